@@ -17,7 +17,7 @@ BIN    := $(VENV)/bin
 RUN    := $(BIN)/python -m
 STAMP  := $(VENV)/.ready
 PAGE   := _build/html/index.html
-SOURCE := sslbook tests tools data
+SOURCE := sslbook sslchapters bookbuild benchmarks tests tools data
 PROSE  := chapters examples README.md CONTRIBUTING.md
 
 # One thread a process: parallel runs don't fight for the cores, and float32 sums come out the same each time.
@@ -26,9 +26,9 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 SHARED := -n $(WORKERS) --dist worksteal
 # What needs a browser, a cluster, a package registry or the built book, and what takes longest.
 ELSEWHERE := long or browser or slurm or registry or built
-# Roundings of other machines, at random: see sslbook/book/noise.py.
+# Roundings of other machines, at random: see bookbuild/noise.py.
 NOISE := 1 2
-NOISY := $(addprefix tests/,experiments losses networks operator stats trees)
+NOISY := tests/sslchapters $(addprefix tests/sslbook/,losses networks operator trees)
 # Pages are laid out by a machine's fonts: by one family alone, where Debian and its like keep it.
 FONTS := $(wildcard /usr/share/fonts/truetype/dejavu /usr/share/fonts/truetype/liberation)
 unexport PYTHONPATH
@@ -80,11 +80,12 @@ elsewhere: $(STAMP)  ## tests of the built pages, the longest, and all claims an
 	@echo "Testing with the rounding of another machine, $(WORKERS) at a time"
 	@$(ONE_THREAD) SSLBOOK_NOISE=1 $(RUN) pytest $(SHARED) -m "not (slow or $(ELSEWHERE))" $(NOISY) $(PYTEST)
 
-check: $(STAMP)  ## lint, format, types and spelling, without running anything
-	@echo "Checking lint, format, types and spelling"
+check: $(STAMP)  ## lint, format, types, imports and spelling, without running anything
+	@echo "Checking lint, format, types, imports and spelling"
 	@$(RUN) ruff check $(SOURCE)
 	@$(RUN) ruff format --check $(SOURCE)
 	@$(RUN) mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(RUN) codespell_lib $(SOURCE) $(PROSE)
 
 format: $(STAMP)  ## put the code into its format, and mend what lint can mend
@@ -117,7 +118,7 @@ lock:  ## resolve requirements.lock anew from the ranges of pyproject.toml (for 
 
 clean:  ## remove what was built (the environment stays)
 	@rm -rf _build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find sslbook tests tools data -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find $(SOURCE) -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Removed what was built, and nothing else (make distclean removes the environment too)."
 
 distclean: clean  ## remove the environment as well

@@ -48,9 +48,6 @@ Latent trees, where every expectation is a finite sum:
     random_categorical   trees with any numbers of values and random tables
     initial_network      a tree-shaped ReLU network
     latent_correlations  the exact correlation of each unit with its latent variable
-
-Numbers of the book:
-    recorded             a recorded run, with its provenance
 """
 
 from sslbook.exports import offer

@@ -15,9 +15,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from sslbook.book import noise
-from sslbook.book.layout import PACKAGE, Book, find_book
-from sslbook.book.values import Number
+from bookbuild import noise
+from bookbuild.layout import PACKAGES, SOURCE, Book, find_book
+from sslchapters.values import Number
 
 # How long an example takes says what else the machine has to do, not whether the example is right.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,7 +34,7 @@ def pytest_configure() -> None:
     handle, log = tempfile.mkstemp(prefix="sslbook-outside-")
     os.close(handle)
     os.environ[OUTSIDE] = log  # one for each process of pytest
-    paths = [str(OFFLINE.parent), str(PACKAGE.parent), os.environ.get("PYTHONPATH")]  # and this checkout, not another's
+    paths = [str(OFFLINE.parent), str(SOURCE), os.environ.get("PYTHONPATH")]  # and this checkout, not another's
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     spec = importlib.util.spec_from_file_location("sslbook_tests_offline", OFFLINE)
     assert spec is not None
@@ -103,7 +103,7 @@ device = "auto"
 ```
 
 ```{code-cell} ipython3
-from sslbook.book import begin, claim, measure
+from sslchapters import begin, claim, measure
 run = begin("{name}", scale=scale, seed=seed, device=device)
 ```
 
@@ -126,7 +126,7 @@ def make_book(root: Path, *, packages: tuple[Path, ...] = (), **chapters: str) -
     for name, text in chapters.items():
         body = text.replace("<<", "```{code-cell} ipython3\n").replace(">>", "\n```\n")
         (root / "chapters" / f"{name}.md").write_text(HEADER.replace("{name}", name) + body, encoding="utf-8")
-    return Book(root.resolve(), packages=(PACKAGE, *packages))
+    return Book(root.resolve(), packages=(*PACKAGES, *packages))
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.experiments.hltm import theory
 from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree, random_categorical
+from sslchapters.hltm import theory
 
 SHAPES = [((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 1)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (3,)), ((3, 3, 3), (2, 2))]
 BRANCHINGS = [(2, 2, 2), (3, 2), (2,), (1, 3, 2), (2, 2)]

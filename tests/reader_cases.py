@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from sslbook.book import notebooks
-from sslbook.book.layout import Book
+from bookbuild import notebooks
+from bookbuild.layout import Book
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import sslbook
 from sslbook.losses.batch import BATCH_LOSSES
 
-NONE = {"BatchNorm", "ResNet18", "Settings", "Networks", "Pipeline", "Dataset", "recorded"}
+NONE = {"BatchNorm", "ResNet18", "Settings", "Networks", "Pipeline", "Dataset"}
 MADE = {"CovarianceOperator", "EigenPairs", "LatentTree"}
 """Modules, for which torch's settings are meant, and words; and what others make, and here use."""
 

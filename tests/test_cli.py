@@ -10,15 +10,13 @@ from types import SimpleNamespace
 import pytest
 from conftest import number, store
 
+from bookbuild import execute, render
+from bookbuild.execute import Outcome
+from bookbuild.layout import Book, Setting
+from bookbuild.regression import read_expected, write_expected
 from sslbook import cli
-from sslbook.book import execute, render
-from sslbook.book.execute import Outcome
-from sslbook.book.layout import Book, Setting
-from sslbook.book.regression import read_expected, write_expected
-from sslbook.experiments import catalogue
-from sslbook.records import data_files
-from sslbook.records import store as records
-from sslbook.stats.replicas import Study
+from sslchapters import catalogue, data_files, records
+from sslchapters.sweep import Study
 
 CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
 

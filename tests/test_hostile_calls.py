@@ -106,7 +106,6 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
         pixels=T, pipeline=OBJECTS, seed=N, step=N, view=N),
     "Settings": of(sslbook.Settings)(**dict.fromkeys(RATES, N), **dict.fromkeys(NAMES, W), networks=OBJECTS, betas=S,
         probes=S[3:], shuffle=N[:3]),
-    "recorded": of(sslbook.recorded, name="training-cifar10")(name=W),
     "load_dataset": of(sslbook.load_dataset, name="digits", split="train")(name=W, split=W),
     "read_images": of(sslbook.read_images, source=PIXELS)(source=(*T, "no such folder"), labels=T[1:], size=N[1:]),
     "symmetric_binary": of(sslbook.symmetric_binary, polarities=[torch.full((1, 2), 0.5)])(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import sslbook
+from bookbuild import execute as kernel
 from sslbook import cli
-from sslbook.book import execute as kernel
 from sslbook.images import datasets, enumerated
-from sslbook.records import store
+from sslchapters import records as store
 
 RUN = ("train", "digits-simclr-nce", "--epochs", "1", "--set", "subset=64", "--set", "batch=64", "--quiet")
 ASKS = "SSLBOOK_DATA must name the folder of the images here"

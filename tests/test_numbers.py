@@ -189,7 +189,7 @@ CASES: dict[str, Case] = {
     },
 }
 NONE = {
-    **dict.fromkeys(("Dataset", "load_dataset", "recorded", "Settings", "Pipeline"), "settings and files"),
+    **dict.fromkeys(("Dataset", "load_dataset", "Settings", "Pipeline"), "settings and files"),
     **dict.fromkeys(("train", "pretrain", "load_run"), "images as bytes; what is computed of them are the objectives"),
     **dict.fromkeys(("LatentTree", "random_categorical", "initial_network"), "made of seeds and probabilities"),
     "Networks": "sizes and words",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pkgutil
 import pty
 import random
 import re
@@ -22,14 +21,12 @@ import psutil
 import pytest
 from conftest import make_book
 
-import sslbook.bench
+from benchmarks.commands import BENCHMARKS
 from sslbook import cli
 from sslbook.training.run import checkpoints
 
-COMMANDS = list(cli._parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr]
-BENCHES = [
-    found.name for found in pkgutil.iter_modules(sslbook.bench.__path__) if found.name[0] != "_" and not found.ispkg
-]
+COMMANDS = list(cli._declared())
+BENCHES = BENCHMARKS
 LINES = [
     *((name, "--help") for name in COMMANDS),
     *(("bench", name, "--help") for name in BENCHES),

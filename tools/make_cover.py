@@ -1,6 +1,6 @@
 """Draw the README's picture and the one beside a posted link: digits, what their views share, what tells them apart.
 
-python tools/make_cover.py            writes chapters/images/cover.png and sslbook/book/assets/static/sslbook/social.png
+python tools/make_cover.py            writes chapters/images/cover.png and bookbuild/assets/static/sslbook/social.png
 """
 
 from pathlib import Path
@@ -12,10 +12,10 @@ mpl.use("agg")
 
 import matplotlib.pyplot as plt
 
-from sslbook.book import plots
-from sslbook.book.sphinx_ext import ASSETS
-from sslbook.experiments.covariance import runs
+from bookbuild.sphinx_ext import ASSETS
 from sslbook.images import enumerated
+from sslchapters import plots
+from sslchapters.covariance import runs
 
 TARGET = Path(__file__).resolve().parents[1] / "chapters" / "images" / "cover.png"
 SOCIAL = ASSETS / "static/sslbook/social.png"

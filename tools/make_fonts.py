@@ -1,4 +1,4 @@
-"""Write the book's text face: `serif-*.woff2` for the pages, `sslbook/book/assets/fonts/serif-*.ttf` for the figures.
+"""Write the book's text face: `serif-*.woff2` for the pages, `sslchapters/assets/fonts/serif-*.ttf` for the figures.
 
 They are Source Serif 4, reduced to what the book writes, and renamed, because its licence reserves the name "Source" for the
 unmodified fonts. Run it again after adding a character to `CHARACTERS`:
@@ -18,7 +18,7 @@ NAME, VERSION = "Book Serif", "4.5.1"
 STYLES = {"Regular": ("Regular", 400, 0, 0x40), "It": ("Italic", 400, 2, 0x01), "Semibold": ("Bold", 700, 1, 0x20)}
 RANGES = ((0x20, 0x17F), (0x2010, 0x205E), (0x2070, 0x209F), (0x2150, 0x22C5), (0x391, 0x3F5), (0x25A0, 0x2717))
 CHARACTERS = [point for first, last in RANGES for point in range(first, last + 1)]
-ASSETS = Path(__file__).parents[1] / "sslbook/book/assets"
+ASSETS = Path(__file__).parents[1] / "bookbuild/assets"
 
 
 def make(source: Path) -> None:

@@ -1,4 +1,4 @@
-"""Write `sslbook/book/assets/static/sslbook/icons.css`: the icons of the pages, as one font inside the style sheet.
+"""Write `bookbuild/assets/static/sslbook/icons.css`: the icons of the pages, as one font inside the style sheet.
 
 The theme ships Font Awesome as 1.6 MB of JavaScript plus web fonts that Firefox refuses to load from `file://`.
 A subset inside the style sheet needs no request at all. Run it again after adding a glyph to `GLYPHS`:
@@ -73,7 +73,7 @@ def main() -> None:
     font = subset(theme / "webfonts/fa-solid-900.ttf", {*GLYPHS.values(), *THEME_GLYPHS})
     rules = [f'.fa-{name}::before {{ content: "\\{code:x}"; }}' for name, code in GLYPHS.items()]
     css = HEAD.format(name=NAME, data=base64.b64encode(font).decode()) + "\n".join(rules) + "\n"
-    target = Path(__file__).parents[1] / "sslbook/book/assets/static/sslbook"
+    target = Path(__file__).parents[1] / "bookbuild/assets/static/sslbook"
     (target / "icons.css").write_text(css, encoding="utf-8")
     (target / "icons.LICENSE.txt").write_bytes((theme / "LICENSE.txt").read_bytes())
 

@@ -1,4 +1,4 @@
-"""Write `sslbook/book/assets/static/sslbook/mathjax.js`: the parts of MathJax that typeset the book, as one script.
+"""Write `bookbuild/assets/static/sslbook/mathjax.js`: the parts of MathJax that typeset the book, as one script.
 
 MathJax's own single files carry a menu of 0.4 MB and a loader that fetches what is missing. Its components, loaded one by one,
 arrive in any order, and the font before the output it belongs to breaks the page (seen in one load of five). So the components
@@ -16,7 +16,7 @@ from pathlib import Path
 
 VERSION = "3.2.2"
 TEX_PACKAGES = ("ams", "newcommand", "configmacros", "textmacros", "boldsymbol", "mathtools")
-"""TeX extensions; `MATHJAX` in sslbook/book/sphinx_ext.py switches on the same ones."""
+"""TeX extensions; `MATHJAX` in bookbuild/sphinx_ext.py switches on the same ones."""
 
 COMPONENTS = (
     "core",
@@ -45,7 +45,7 @@ def join(package: Path) -> str:
 
 def main() -> None:
     package = Path(sys.argv[1])
-    target = Path(__file__).parents[1] / "sslbook/book/assets/static/sslbook"
+    target = Path(__file__).parents[1] / "bookbuild/assets/static/sslbook"
     (target / "mathjax.js").write_text(join(package), encoding="utf-8")
     (target / "mathjax.LICENSE.txt").write_bytes((package / "LICENSE").read_bytes())
 

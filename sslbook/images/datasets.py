@@ -36,9 +36,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.runtime.ambient import anywhere, methods_anywhere
-from sslbook.runtime.arguments import InputError, counted, installing, meant, require_one_of, require_whole
-from sslbook.runtime.atomic_io import require_file, user_path
+from sslbook._ambient import anywhere, methods_anywhere
+from sslbook._check import InputError, counted, installing, meant, require_one_of, require_whole
+from sslbook._files import require_file, user_path
 
 CIFAR10_MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",

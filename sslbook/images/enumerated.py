@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook._ambient import anywhere
+from sslbook._check import require_floating, require_one_of, require_whole
 from sslbook.images import datasets
-from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import require_floating, require_one_of, require_whole
 
 Augmentation = Callable[[Tensor], Tensor]
 """Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook._ambient import anywhere
+from sslbook._check import plain, require_whole
+from sslbook._files import require_file, user_path
 from sslbook.images.datasets import Dataset, composed
-from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import plain, require_whole
-from sslbook.runtime.atomic_io import require_file, user_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import nn
 
+from sslbook._check import device, positive, seed
+from sslbook._files import read_bytes, user_path
+from sslbook._machine import keep_freed_memory
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.inspect.measure import LOSSES, inspect_network
 from sslbook.networks.siamese import Siamese, build
-from sslbook.runtime.arguments import device, positive, seed
-from sslbook.runtime.atomic_io import read_bytes, user_path
-from sslbook.runtime.compute import keep_freed_memory
 from sslbook.training.augment import PIPELINES
 from sslbook.training.run import checkpoints
 from sslbook.training.run.settings import stored_settings

@@ -31,6 +31,9 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor, nn
 
 import sslbook
+from sslbook._ambient import beside, copied, exact_convolutions, seeded, with_gradients
+from sslbook._check import require_one_of, require_whole, unwrapped
+from sslbook._machine import device_name
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.inspect.report import (
@@ -48,13 +51,10 @@ from sslbook.inspect.report import (
 )
 from sslbook.losses.pairs import contrastive, octave
 from sslbook.networks.batchnorm import BatchNorm
+from sslbook.operator.covariance import relative_gap
 from sslbook.operator.frozen import OTHERS, has_half, sentences
 from sslbook.operator.layer import Layer, OpenedLayer, find_layer, open_layer, unvec, vec
 from sslbook.operator.view_weights import Mixing, own_loss
-from sslbook.runtime.ambient import beside, copied, exact_convolutions, seeded, with_gradients
-from sslbook.runtime.arguments import require_one_of, require_whole, unwrapped
-from sslbook.runtime.compute import device_name
-from sslbook.stats.checks import relative_gap
 from sslbook.training.augment import Pipeline, random_view
 from sslbook.training.pretrain import simclr_views
 

@@ -18,9 +18,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from sslbook.records.tables import as_html, as_text
-from sslbook.runtime.atomic_io import user_path, write_text
-from sslbook.runtime.compute import figure
+from sslbook._files import user_path, write_text
+from sslbook._machine import figure
+from sslchapters.tables import as_html, as_text
 
 FORMAT = 1
 """Of ``report.json``."""

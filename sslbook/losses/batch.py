@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook._ambient import anywhere
+from sslbook._check import require_classes, require_floating, require_number
 from sslbook.losses import pairs
 from sslbook.losses.pairs import cross_distances, octave, unit
-from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import require_classes, require_floating, require_number
 
 # ------------------------------------------------------------------------- entropies of distances
 

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.runtime.ambient import anywhere, beside, with_gradients
-from sslbook.runtime.arguments import (
+from sslbook._ambient import anywhere, beside, with_gradients
+from sslbook._check import (
     refuse_unused,
     require_floating,
     require_number,

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import may_look, require_number, require_one_of, require_whole
+from sslbook._ambient import anywhere
+from sslbook._check import may_look, require_number, require_one_of, require_whole
 
 MODES = ("normal", "detach", "omit", "backward")
 

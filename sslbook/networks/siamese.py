@@ -40,9 +40,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sslbook._ambient import copied, seeded
+from sslbook._check import keep_plain, require_one_of, require_whole
 from sslbook.networks.batchnorm import MODES, BatchNorm
-from sslbook.runtime.ambient import copied, seeded
-from sslbook.runtime.arguments import keep_plain, require_one_of, require_whole
 
 TARGETS = ("ema",)
 INITS = ("copy", "own")

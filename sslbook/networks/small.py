@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from sslbook.runtime.ambient import seeded, with_gradients
-from sslbook.runtime.arguments import require_one_of, require_whole
+from sslbook._ambient import seeded, with_gradients
+from sslbook._check import require_one_of, require_whole
 
 ACTIVATIONS = ("linear", "relu", "leaky_relu", "power")
 

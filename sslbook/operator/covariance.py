@@ -25,13 +25,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from sslbook.losses.batch import BATCH_LOSSES
-from sslbook.losses.pairs import half_squared_distance, length, pair_weight, project
-from sslbook.operator.frozen import has_half, in_full, refuse_nonfinite
-from sslbook.operator.layer import LayerInChunks, OpenedLayer, open_views, require_dense, unvec, vec
-from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, name_of, own_loss
-from sslbook.runtime.ambient import anywhere, beside, copied, methods_anywhere, with_gradients
-from sslbook.runtime.arguments import (
+from sslbook._ambient import anywhere, beside, copied, methods_anywhere, with_gradients
+from sslbook._check import (
     counted,
     may_look,
     meant,
@@ -41,8 +36,12 @@ from sslbook.runtime.arguments import (
     require_one_of,
     require_whole,
 )
-from sslbook.runtime.compute import figure
-from sslbook.stats.checks import relative_gap
+from sslbook._machine import figure
+from sslbook.losses.batch import BATCH_LOSSES
+from sslbook.losses.pairs import half_squared_distance, length, pair_weight, project
+from sslbook.operator.frozen import has_half, in_full, refuse_nonfinite
+from sslbook.operator.layer import LayerInChunks, OpenedLayer, open_views, require_dense, unvec, vec
+from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, name_of, own_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -577,3 +576,17 @@ def _held(products: Tensor, field: Tensor | None = None) -> Tensor:
             f"{largest:.1g}; give them in float64, or scale the network's outputs"
         )
     return products
+
+
+def relative_gap(value: Tensor, reference: Tensor) -> float:
+    r"""Largest :math:`\|a_i - b_i\|` over the leading axis, divided by the largest :math:`\|b_i\|`; a vector counts as one item.
+
+    The scale is the batch's, so that an item that is zero (a dead ReLU) doesn't turn rounding into an error of 100 %.
+    Raises ValueError where the shapes differ.
+    """
+    if value.shape != reference.shape:
+        raise ValueError(
+            f"value and reference must have one shape, got {tuple(value.shape)} and {tuple(reference.shape)}"
+        )
+    a, b = (part.detach().reshape(len(part) if part.ndim > 1 else 1, -1) for part in (value, reference))
+    return float((a - b).norm(dim=1).max() / b.norm(dim=1).max())

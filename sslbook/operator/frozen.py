@@ -20,7 +20,7 @@ from torch.nn.functional import batch_norm
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
-from sslbook.runtime.ambient import beside, copied, plainly
+from sslbook._ambient import beside, copied, plainly
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 DTYPES = (torch.float32, torch.float64)

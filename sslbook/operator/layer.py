@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
+from sslbook._ambient import methods_anywhere, plainly, with_gradients
+from sslbook._check import counted, nearest, require_whole, unwrapped, unwrapped_name
 from sslbook.operator.frozen import (
     CANT_TAKE,
     DTYPES,
@@ -40,8 +42,6 @@ from sslbook.operator.frozen import (
 from sslbook.operator.frozen import (
     Layer as Layer,
 )
-from sslbook.runtime.ambient import methods_anywhere, plainly, with_gradients
-from sslbook.runtime.arguments import counted, nearest, require_whole, unwrapped, unwrapped_name
 
 BY_BATCH = f"if that is BatchNorm in training mode, {EVAL}"
 

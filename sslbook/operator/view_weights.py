@@ -22,8 +22,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sslbook._ambient import beside, with_gradients
 from sslbook.operator.frozen import OTHERS, sentences
-from sslbook.runtime.ambient import beside, with_gradients
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import keep_plain, may_look, require_number, require_whole
+from sslbook._ambient import anywhere
+from sslbook._check import keep_plain, may_look, require_number, require_whole
 
 ATTEMPTS = 10
 CROP_NUMBERS = 2 * ATTEMPTS + 2

@@ -20,10 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook.images.datasets import Dataset
-from sslbook.losses.pairs import octave, unit
-from sslbook.runtime.ambient import anywhere, beside, copied, seeded
-from sslbook.runtime.arguments import (
+from sslbook._ambient import anywhere, beside, copied, seeded
+from sslbook._check import (
     require_classes,
     require_finite,
     require_floating,
@@ -31,6 +29,8 @@ from sslbook.runtime.arguments import (
     require_temperature,
     require_whole,
 )
+from sslbook.images.datasets import Dataset
+from sslbook.losses.pairs import octave, unit
 from sslbook.training.augment import Pipeline, plain
 
 SIMILARITIES = 2**25

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook._ambient import anywhere
+from sslbook._check import nearest, require_number, require_one_of
 from sslbook.losses import batch, pairs
 from sslbook.networks.siamese import Outputs
-from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import nearest, require_number, require_one_of
 
 Objective = Callable[[Outputs], Tensor]
 """Outputs ``(N, D)`` to a scalar."""

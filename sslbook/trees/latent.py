@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.runtime.ambient import anywhere, methods_anywhere
-from sslbook.runtime.arguments import counted, require_floating, require_number
-from sslbook.stats.replicas import Streams
+from sslbook._ambient import anywhere, methods_anywhere
+from sslbook._check import counted, require_floating, require_number
+from sslbook._random import Streams
 
 
 @methods_anywhere

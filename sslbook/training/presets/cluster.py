@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from sslbook.runtime.arguments import installing
-from sslbook.runtime.atomic_io import write_text
+from sslbook._check import installing
+from sslbook._files import write_text
 from sslbook.training.presets.sheets import Run
 from sslbook.training.run.checkpoints import Busy, Diverged
 from sslbook.training.run.settings import Refused

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sslbook.records.store import runs_folder
-from sslbook.runtime.arguments import folded, nearest, positive, seed
-from sslbook.runtime.compute import GOES_ON, asked_to_stop, cores, free
+from sslbook._check import folded, nearest, positive, seed
+from sslbook._files import runs_folder
+from sslbook._machine import GOES_ON, asked_to_stop, cores, free
 from sslbook.training.presets.sheets import Run, preset_of, presets, run_of, values_of
 from sslbook.training.run import distributed
 from sslbook.training.run.checkpoints import Diverged
@@ -26,7 +26,7 @@ from sslbook.training.run.trainer import train
 # A process among several would go on waiting for the others if who started it were killed.
 _PROCESS = """
 import sys
-from sslbook.runtime.compute import end_with_parent
+from sslbook._machine import end_with_parent
 end_with_parent(int(sys.argv.pop(1)))
 from sslbook.cli import main
 raise SystemExit(main(["train", *sys.argv[1:]]))

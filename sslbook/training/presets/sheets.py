@@ -18,13 +18,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from sslbook._check import nearest
 from sslbook.networks.siamese import Networks
-from sslbook.records.tables import ABLATIONS, Change, Printed, ablations, printed, unprinted
-from sslbook.runtime.arguments import nearest
 from sslbook.training.objectives import arguments
 from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
 from sslbook.training.run.settings import Settings, known_keys, with_values
 from sslbook.training.run.trainer import train
+from sslchapters.tables import ABLATIONS, Change, Printed, ablations, printed, unprinted
 
 DATA = ("cifar10", "stl10")
 EPOCHS = (100, 300, 500)

@@ -9,7 +9,7 @@ result.json           the settings, their hash, where the run was made, and its 
 diverged              where a run came to no end
 ====================  ============================================================================================
 
-Each file is written whole or not at all (:mod:`sslbook.runtime.atomic_io`).  Everything random in a run is a function of its seed
+Each file is written whole or not at all (:mod:`sslbook._files`).  Everything random in a run is a function of its seed
 and the step, so no state of a generator is in a checkpoint.
 """
 
@@ -29,9 +29,9 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from sslbook._check import WRAPPERS, unwrapped
+from sslbook._files import remove_parts, sync, write_bytes, write_text
 from sslbook.networks.siamese import Siamese
-from sslbook.runtime.arguments import WRAPPERS, unwrapped
-from sslbook.runtime.atomic_io import remove_parts, sync, write_bytes, write_text
 from sslbook.training.run import distributed
 from sslbook.training.run.settings import Refused, Settings, differences, stored_settings
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from sslbook._check import keep_plain, nearest, require_number, require_one_of, require_whole
 from sslbook.networks.siamese import Networks
-from sslbook.runtime.arguments import keep_plain, nearest, require_number, require_one_of, require_whole
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, checked
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from sslbook._ambient import beside
+from sslbook._machine import has_bfloat16
+from sslbook._random import to_device
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Outputs, Siamese, build
-from sslbook.runtime.ambient import beside
-from sslbook.runtime.compute import has_bfloat16
-from sslbook.stats.replicas import to_device
 from sslbook.training.augment import PIPELINES, Pipeline, apply, plain
 from sslbook.training.objectives import asks_labels, objective, weighed_by
 from sslbook.training.run import distributed

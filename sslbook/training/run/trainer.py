@@ -9,13 +9,10 @@ a CPU, as one that was left alone.  Checkpoints are written where an epoch ends 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 import sslbook
+from sslbook._ambient import anywhere, in_float32, put_back
+from sslbook._check import installing, require_whole
+from sslbook._files import commit
+from sslbook._machine import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
-from sslbook.runtime.ambient import anywhere, in_float32, put_back
-from sslbook.runtime.arguments import installing, require_whole
-from sslbook.runtime.compute import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.training.augment import Pipeline
 from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.run import checkpoints, distributed
@@ -172,7 +170,13 @@ def train(
                 )
             start, earlier, silent, gone = state.step, state.seconds, quiet or not first, False
             writer = _curves(folder, start) if tensorboard and first else None
-        origin = _origin(place, step.capture)  # now: the checkout may be another one by the end
+        # where the result comes from, as it is now: the checkout may be another one by the end
+        origin: dict[str, Any] = {
+            "device": device_name(place),
+            "torch": torch.__version__,
+            "sslbook": sslbook.__version__,
+        }
+        origin |= {"commit": commit(), "capture": step.capture, "processes": distributed.world()}
         if backbone is not None:
             origin |= {"data": images.name, "images": len(images), "backbone": str(backbone[0])}
         bar = None if silent or tqdm is None else tqdm(total=last, initial=start, desc=name, unit="step", disable=None)
@@ -297,23 +301,6 @@ def _curves(folder: Path, done: int) -> Any:
     except ImportError:
         raise ValueError(f"TensorBoard is not installed: {installing('train')}") from None
     return SummaryWriter(str(folder / checkpoints.CURVES), purge_step=done + 1)
-
-
-def _origin(place: torch.device, capture: str) -> dict[str, Any]:
-    """Where a result comes from: the device, how a step was computed, versions, and the commit of the package's own source tree.
-
-    An installed package lies deeper in somebody's repository, or git doesn't know its files: that commit isn't ours.
-    ``SSLBOOK_COMMIT`` overrules it, for a copy without its history.
-    """
-    package, commit = Path(sslbook.__file__).parent, os.environ.get("SSLBOOK_COMMIT")
-    git = partial(subprocess.check_output, cwd=package, text=True, stderr=subprocess.DEVNULL, timeout=30)
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        here = git(["git", "rev-parse", "--show-prefix"]), bool(git(["git", "ls-files", "__init__.py"]))
-        if commit is None and here == (f"{package.name}/\n", True):
-            changes = git(["git", "status", "--porcelain", "--untracked-files=no"])
-            commit = git(["git", "rev-parse", "HEAD"]).strip() + "+changes" * bool(changes)
-    versions = {"torch": torch.__version__, "sslbook": sslbook.__version__, "commit": commit}
-    return {"device": device_name(place), **versions, "capture": capture, "processes": distributed.world()}
 
 
 # --- rows in words and pictures --------------------------------------------------------------------------------------

@@ -1,0 +1,449 @@
+"""What a notebook's cells become on a page: an opening that begins with its picture, figures with captions, folded checks.
+
+A notebook must compute before it can show; a page need not. So the code of a chapter's opening is folded into one bar
+(`open_with_picture`), which the page has at its foot (`move_set_up`).
+
+A paragraph with a label ``fig-…`` directly below a code cell is the caption of the figure that the cell draws (`Captions`):
+
+    (fig-survivors)=
+    *What survives.*
+    Left, the five largest eigenvalues …
+
+So a slider, or a picture whose caption has formulas or pasted numbers, is a figure like any other, with a number and an anchor
+for ``{numref}``. Short captions may as well stand in the metadata of the cell.
+
+A label ``(tab-…)=`` directly above a code cell numbers the table of HTML that the cell shows; the caption is the table's own.
+
+A cell tagged ``hide-cell`` holds what the book checks and a reader of the idea need not see. The bar that it folds into is made of
+the lines of its checks; behind it stand the bars, the nearest rivals, the broken variants, the reasons, and the code
+(`fold_checks`). Cells of code alone share a bar with the cell that shows something (`fold_code`).
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from bs4 import BeautifulSoup
+from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+from sslchapters.data_files import read_yaml
+from sslchapters.values import CROSS, MARK, RECORD_KEY, prose
+
+PICTURE = "sslbook-picture"
+"""The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
+SET_UP = "<!--set-up-->", "<!--set-up ends-->"
+"""What stands in the HTML around the bar with the opening's code."""
+SEVERAL = 3
+"""So many checks have a line each in the bar of a folded cell; of more it says how many there are."""
+_TABLE = re.compile(r"(<table\b[^>]*>)\s*<caption>(.*?)</caption>|<p><em>([^<]*)</em></p>(?=<table\b)", re.DOTALL)
+_SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslchapters.plots` writes them
+_CHECK = 'class="sslbook-check"'  # as `sslchapters.values` does
+_LOG = logging.getLogger(__name__)
+
+
+def is_code_cell(node: nodes.Node) -> TypeGuard[nodes.container]:
+    """Whether MyST-NB made ``node`` of a code cell; its place in the executed notebook is its ``cell_index``."""
+    return isinstance(node, nodes.container) and "cell_index" in node
+
+
+def _is_picture(node: nodes.Element) -> bool:
+    """Whether an output, or what holds it, shows a picture: an image, or the HTML of a slider or of `show`."""
+    signs = (sign in raw.astext() for raw in node.findall(nodes.raw) for sign in (_SLIDER, _FIGURE))
+    return node.next_node(nodes.image) is not None or any(signs)
+
+
+def opening(doctree: nodes.document) -> list[nodes.Node]:
+    """What stands on a page before its first section."""
+    chapter = doctree.next_node(nodes.section)
+    children = [] if chapter is None else chapter.children
+    sections = (i for i, node in enumerate(children) if isinstance(node, nodes.section))
+    return children[: next(sections, len(children))]
+
+
+def open_with_picture(doctree: nodes.document) -> None:
+    """Fold the code of a notebook's opening, below the picture that the last of its cells draws, if one does."""
+    head = opening(doctree)
+    cells = [node for node in head if is_code_cell(node)]
+    outputs = ((cell, part) for cell in cells for part in cell.children if isinstance(part, nodes.container))
+    drawn = [pair for pair in outputs if pair[1].get("nb_element") == "cell_code_output" and _is_picture(pair[1])]
+    if not cells or (not drawn and not isinstance(cells[0].parent[-1], nodes.section)):
+        return
+    if not drawn:  # only the first cells, as many as stand together
+        cells = [cell for place, cell in enumerate(cells) if head.index(cell) == head.index(cells[0]) + place]
+    shown: list[nodes.Node] = []
+    what = "the code that sets up this page"
+    if drawn:
+        cell, picture = drawn[-1]
+        cells = cells[: cells.index(cell) + 1]  # what checks the picture stands below it
+        cell.remove(picture)
+        mark = nodes.raw("", f'<{PICTURE} data-cell="{cell["cell_index"]}"></{PICTURE}>', format="html")
+        shown, what = [mark, nodes.container("", picture, classes=["cell"])], f"{what} and draws its first picture"
+    chapter = cells[0].parent
+    at = chapter.index(drawn[-1][0] if drawn else cells[0])
+    bar = HideCodeCellNode(prompt_show=f"Show {what}", prompt_hide=f"Hide {what}", classes=["above-input"])
+    begin, end = (nodes.raw("", sign, format="html") for sign in SET_UP)
+    chapter[at:at] = [*shown, begin, nodes.container("", bar, classes=["cell", "tag_hide-input"]), end]
+    for one in cells:
+        chapter.remove(one)
+        for own in list(one.findall(HideCodeCellNode)):
+            own.parent.replace(own, own.children)
+        bar += one
+
+
+def move_set_up(body: str) -> str:
+    """A page's HTML with the bar of the opening's code at its foot; the reader's notebook, made before, keeps its order."""
+    begin, end = map(re.escape, SET_UP)
+    if found := re.search(f"{begin}(.*?){end}", body, re.DOTALL):
+        body = body.replace(found[0], "")
+        at = body.rindex("</section>")
+        body = body[:at] + found[1] + body[at:]
+    return body
+
+
+def connect(app: Sphinx) -> None:
+    """Have Sphinx set captions into figures, number the tables of cells along with its own, and draw the map of the book."""
+    app.add_enumerable_node(CodeTable, "table", CodeTable.title, html=(CodeTable.open, CodeTable.close))
+    app.add_transform(Captions)
+    app.add_directive(MAP, _BookMap)
+    app.connect("doctree-resolved", _set_map)
+
+
+class CodeTable(nodes.General, nodes.Element):
+    """A numbered table around the output of a code cell; its ``caption`` is text."""
+
+    @staticmethod
+    def title(node: nodes.Node) -> str:
+        """The caption, which `{numref}` may ask for."""
+        return str(node["caption"]) if isinstance(node, CodeTable) else ""
+
+    @staticmethod
+    def open(writer: Any, node: nodes.Element) -> None:
+        """Write the number and the caption above the table."""
+        writer.body.append(writer.starttag(node, "figure") + "<figcaption><p>")
+        writer.add_fignumber(node)
+        writer.body.append(f'<span class="caption-text">{html.escape(node["caption"])}</span>')
+        writer.add_permalink_ref(node, "Link to this table")
+        writer.body.append("</p></figcaption>")
+
+    @staticmethod
+    def close(writer: Any, node: nodes.Element) -> None:
+        """End what `open` has begun."""
+        writer.body.append("</figure>\n")
+
+
+class Captions(SphinxTransform):
+    """Set each caption into its figure, and number each table with a label.
+
+    A caption without a picture, a label without a table, and a slider without a caption are warnings.
+    """
+
+    default_priority = 500  # labels have found their paragraphs (260), and Sphinx has not collected them (850)
+
+    def apply(self, **kwargs: Any) -> None:
+        """Change the document."""
+        for paragraph in list(self.document.findall(nodes.paragraph)):
+            if label := next((name for name in paragraph["names"] if name.startswith("fig-")), None):
+                picture = _last_picture(_before(paragraph, nodes.target, nodes.comment))
+                if picture is None:
+                    _LOG.warning("%s: no code cell with a picture stands directly above it", label, location=paragraph)
+                else:
+                    self._set(paragraph, picture)
+        for cell in [node for node in self.document.findall(nodes.container) if is_code_cell(node)]:
+            if label := next((name for name in cell["names"] if name.startswith("tab-")), None):
+                self._number(cell, label)
+        for raw in self.document.findall(nodes.raw):
+            if _SLIDER in raw.astext() and not _inside_figure(raw):
+                words = "a slider without a caption: write (fig-…)= and a paragraph below its cell"
+                _LOG.warning(words, location=raw.parent)
+
+    def _set(self, paragraph: nodes.paragraph, picture: nodes.Element) -> None:
+        """Wrap ``picture`` in a figure with the words and the label of ``paragraph``, which goes."""
+        label = _before(paragraph, nodes.comment)
+        if isinstance(label, nodes.target):
+            label.parent.remove(label)
+        paragraph.parent.remove(paragraph)
+        caption = nodes.caption(paragraph.rawsource, "", *paragraph.children)
+        caption.source, caption.line = paragraph.source, paragraph.line
+        figure = nodes.figure("", ids=paragraph["ids"], names=paragraph["names"])
+        figure.source, figure.line = picture.source, picture.line
+        picture.parent.replace(picture, figure)
+        figure += [picture, caption]
+        for name in figure["ids"]:
+            self.document.ids[name] = figure
+
+    def _number(self, cell: nodes.container, label: str) -> None:
+        """Wrap the table that ``cell`` shows in one with the label and the caption of the table."""
+        for output in _outputs(cell):
+            for raw in output.findall(nodes.raw):
+                if caption := _TABLE.search(raw.astext()):
+                    words = html.unescape(caption[2] or caption[3])
+                    table = CodeTable("", ids=cell["ids"], names=cell["names"], caption=words)
+                    table.source, table.line = cell.source, cell.line
+                    cell["ids"], cell["names"] = [], []
+                    for name in table["ids"]:
+                        self.document.ids[name] = table
+                    bare = raw.astext().replace(caption[0], caption[1] or "", 1)
+                    raw.parent.replace(raw, nodes.raw("", bare, format="html"))
+                    output.parent.replace(output, table)
+                    table += output
+                    return
+        _LOG.warning("%s: the code cell below it shows no table with a caption", label, location=cell)
+
+
+def _before(node: nodes.Node, *skipped: type[nodes.Node]) -> nodes.Node | None:
+    """What stands before ``node`` in its parent, without nodes of the kinds ``skipped``."""
+    at = node.parent.index(node)
+    return next((other for other in reversed(node.parent.children[:at]) if not isinstance(other, skipped)), None)
+
+
+def _last_picture(cell: nodes.Node | None) -> nodes.Element | None:
+    """The last output of ``cell`` that is a picture and no figure yet."""
+    if not isinstance(cell, nodes.Element):
+        return None
+    return next((node for node in reversed(_outputs(cell)) if _is_picture(node) and not _inside_figure(node)), None)
+
+
+def _outputs(cell: nodes.Element) -> list[nodes.container]:
+    """What a cell has shown, each output with all forms that it has."""
+    return [node for node in cell.findall(nodes.container) if node.get("nb_element") == "mime_bundle"]
+
+
+def _inside_figure(node: nodes.Node) -> bool:
+    return node.parent is not None and (isinstance(node.parent, nodes.figure) or _inside_figure(node.parent))
+
+
+def fold_checks(doctree: nodes.document) -> None:
+    """Give neighbouring cells of checks of a notebook's resolved document tree one bar; their outputs stand above their code."""
+    bar: nodes.container | None = None
+    for cell in [cell for cell in doctree.findall(nodes.container) if is_code_cell(cell)]:
+        fold = cell.next_node(HideCodeCellNode) if "tag_hide-cell" in cell["classes"] else None
+        if fold is None:
+            continue
+        for check in [raw for raw in fold.findall(nodes.raw) if _CHECK in raw.astext()]:
+            opened = check.astext().replace("<details", "<details open")
+            check.parent.replace(check, nodes.raw("", opened, format="html"))
+        folded = [*fold.children[1:], fold.children[0]]
+        if bar is not None and cell.parent is bar.parent and cell.parent.index(cell) == bar.parent.index(bar) + 1:
+            cell.parent.remove(cell)
+            folded = [*bar.children[1:-1], *folded]
+        else:
+            bar = cell
+        checks = [raw.astext() for node in folded for raw in node.findall(nodes.raw) if _CHECK in raw.astext()]
+        raised = any("traceback" in text["classes"] for node in folded for text in node.findall(nodes.literal_block))
+        said = f'<span class="sslbook-proved-check">{CROSS} a cell failed</span>' if raised else summary(checks)
+        opens = " open" if "sslbook-check-failed" in said else ""
+        begins = nodes.raw("", f'<details class="sslbook-proved"{opens}><summary>{said}</summary>\n', format="html")
+        bar.children = []
+        bar += [begins, *folded, nodes.raw("", "</details>\n", format="html")]
+
+
+def fold_code(doctree: nodes.document) -> None:
+    """Give a cell with folded code the bar also of the one directly above it that folds its code and shows nothing."""
+    above: nodes.container | None = None
+    code: list[nodes.Node] = []
+    for cell in [cell for cell in doctree.findall(nodes.container) if is_code_cell(cell)]:
+        fold = cell.next_node(HideCodeCellNode) if "tag_hide-input" in cell["classes"] else None
+        if fold is not None and above is not None and _before(cell) is above:
+            fold[:0] = code
+            above.parent.remove(above)
+        above, code = (cell, fold.children) if fold is not None and cell.children == [fold] else (None, [])
+
+
+def summary(checks: list[str]) -> str:
+    """The HTML of a bar, from that of the checks (`sslchapters.values.badge`) behind it; without links or anchors."""
+    if not checks:
+        return '<span class="sslbook-proved-quiet">Where these numbers come from</span>'
+    lines = [line for check in checks for line in BeautifulSoup(check, "html.parser").select(".sslbook-check-line")]
+    if len(lines) <= SEVERAL:
+        return "".join(f'<span class="sslbook-proved-check">{_line(str(line))}</span>' for line in lines)
+    if failed := sum(line.select_one(".sslbook-check-failed") is not None for line in lines):
+        return f'<span class="sslbook-proved-check">{CROSS} {failed} of {len(lines)} checks failed</span>'
+    ids = sorted({strong.get_text() for line in lines for strong in line.select("strong")})
+    claims = f": <strong>{html.escape(', '.join(ids))}</strong>" if ids else ""
+    return f'<span class="sslbook-proved-check">{MARK} {len(lines)} checks{claims}</span>'
+
+
+def _line(line: str) -> str:
+    """A check's line as it stands in a bar: without link and anchor, and in words, or by one name: the claim's or its own."""
+    line = re.sub(r"</?(?:a|div)\b[^>]*>", "", line)
+    names = "code|strong" if "sslbook-check-what" in line else "code" if "<strong>" in line else ""
+    return re.sub(rf' ?<span class="sslbook-nobreak"><({names})>[^<]*</\1></span>', "", line) if names else line
+
+
+# --- the map of the book, a box for each chapter and an arrow from what it builds on; and how long each chapter takes ---
+#
+# The directive ``book-map`` holds a line for each chapter, ``name: its question | what it builds on, by name``; numbers, titles and
+# times are the book's own. It becomes a list, which a wide screen lays out as boxes over a drawing of the arrows.
+
+MAP = "book-map"
+TIME = "sslbook-time"
+"""The class of the line at the end of a chapter's first box."""
+WIDTH, BOX, ROW = 760, 174, 122
+"""Width of the map and of a box, and a box's height, in pixels at full size; `book.css` has them, too."""
+_GAP = (WIDTH - 4 * BOX) // 4  # between columns
+_ABOVE, _BETWEEN, _BELOW = 46, 96, 26  # a caption and an arrow; arrows and captions; an arrow between boxes of a part
+_TIP = 38  # above a box: where an arrow ends that its caption stands in the way of
+
+_BOX = re.compile(r"^(`{3,})\{prf:.*?^\1$", re.MULTILINE | re.DOTALL)
+_NO_WORDS = re.compile(r"(\{[\w:-]+\})?`.*?`|\$\$[^$]*\$\$|\]\(.*?\)|^\s*([:|]|\([\w-]+\)=).*$", re.MULTILINE)
+
+
+def minutes(text: str) -> int:
+    """How long a page's source takes to read: 180 words a minute, half as fast in examples, theorems and proofs.
+
+    Each displayed formula of these takes half a minute more.
+    """
+    boxes = "\n".join(box[0] for box in _BOX.finditer(text))
+    return max(1, round((_words(text) + _words(boxes)) / 180 + boxes.count("$$") / 4))
+
+
+def _words(text: str) -> int:
+    said = re.sub(r"\$[^$]*\$", " x ", _NO_WORDS.sub(" ", prose(text)))  # an inline formula is a word
+    return len(re.findall(r"[^\W_][\w’'-]*", said))
+
+
+@functools.lru_cache(maxsize=64)
+def time_of(notebook: Path) -> str:
+    """How long a chapter takes to read and took to run: ``31 min to read · runs in 60 s``, of its executed notebook."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    text = "\n\n".join("".join(cell["source"]) for cell in content["cells"] if cell["cell_type"] == "markdown")
+    seconds = content["metadata"].get(RECORD_KEY, {}).get("seconds", 0)
+    step = 5 if seconds > 20 else 1  # so that it comes out again
+    runs = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{max(1, step * round(seconds / step))} s"
+    return f"{minutes(text)} min to read" + (f" · runs in {runs}" if seconds else "")
+
+
+def tell_time(doctree: nodes.document, time: str) -> None:
+    """Set a chapter's time at the end of the first box of its opening, if it has one."""
+    for box in [node for node in opening(doctree) if isinstance(node, nodes.admonition)][:1]:
+        box += nodes.paragraph("", time, classes=[TIME])
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A chapter on the map: what is written in its box, and the names of the chapters that it builds on."""
+
+    name: str
+    number: int
+    title: str
+    question: str
+    time: str
+    needs: tuple[str, ...] = ()
+
+
+def parts(toc: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The parts of ``_toc.yml`` that hold the book's chapters, captioned ``Part …``; audits and appendices are others."""
+    return [part for part in toc["parts"] if part["caption"].startswith("Part")]
+
+
+def stops(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tuple[str, str]]) -> dict[str, list[Stop]]:
+    """The chapters of each part, by its caption; ``known`` gives ``(title, time)`` of each page.
+
+    Raises ValueError if a chapter of theirs has no line, a line is of none, or a chapter needs a later one.
+    """
+    told = {}
+    for line in filter(str.strip, lines):
+        name, _, rest = line.partition(":")
+        question, _, built_on = rest.partition("|")
+        told[name.strip()] = question.strip(), tuple(built_on.replace(",", " ").split())
+    found: dict[str, list[Stop]] = {}
+    numbers: dict[str, int] = {}
+    for part in parts(toc):
+        for chapter in part["chapters"]:
+            name = str(chapter["file"]).rpartition("/")[2]
+            question, needs = told.pop(name, ("", ()))
+            if not question or not set(needs) <= set(numbers):
+                raise ValueError(f"book-map: {name} needs a line, 'name: question | chapters before it'")
+            numbers[name] = len(numbers) + 1
+            title, time = known[str(chapter["file"])]
+            found.setdefault(str(part["caption"]), []).append(Stop(name, numbers[name], title, question, time, needs))
+    if told:
+        raise ValueError(f"book-map: no part has a chapter {next(iter(told))}")
+    return found
+
+
+def draw(book: Mapping[str, list[Stop]]) -> str:
+    """The map as HTML: the first part's boxes in a row, the others' below it, a column each."""
+    below = _ABOVE + ROW + _BETWEEN
+    places: dict[str, tuple[int, int]] = {}
+    for column, part in enumerate(book.values()):
+        for k, stop in enumerate(part):
+            places[stop.name] = (_left(column - 1), below + k * (ROW + _BELOW)) if column else (_left(k), _ABOVE)
+    numbers = {stop.name: stop.number for part in book.values() for stop in part}
+    rows, arrows = "", ""
+    for caption, part in book.items():
+        boxes = ""
+        for stop in part:
+            x, y = places[stop.name]
+            after = " and ".join(str(numbers[need]) for need in stop.needs)
+            boxes += (
+                f'<li style="--x:{x};--y:{y}"><a href="{stop.name}.html">{stop.number}. {html.escape(stop.title)}</a> '
+                f"<span>{html.escape(stop.question)}</span> <small>{html.escape(stop.time.replace(' to read', ''))}"
+                f"{f'<span> · after {after}</span>' if after else ''}</small></li>"
+            )
+            arrows += "".join(_arrow(places[need], places[stop.name]) for need in stop.needs)
+        x, y = places[part[0].name]
+        rows += f'<li><b style="--x:{x};--y:{y}">{html.escape(caption)}</b><ul>{boxes}</ul></li>'
+    height = max(y for _, y in places.values()) + ROW + 8
+    return (
+        f'<nav class="sslbook-map" aria-label="Map of the book"><svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">'
+        '<defs><marker id="sslbook-map-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        f'orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>{arrows}</svg>\n<ul>{rows}</ul></nav>'
+    )
+
+
+def _left(column: int) -> int:
+    return _GAP // 2 + column * (BOX + _GAP)
+
+
+def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
+    """From box to box: straight to a neighbour, over the top of a row, or down to the caption of another part."""
+    (x, y), (u, v) = start, end
+    a, b = x + BOX // 2, u + BOX // 2
+    if y == v and u - x <= BOX + _GAP:
+        path = f"M{x + BOX} {y + ROW // 2}H{u - 2}"
+    elif y == v:
+        path = f"M{a} {y}C{a + 30} {y - 26} {b - 30} {y - 26} {b} {v - 2}"
+    elif v - y == ROW + _BELOW:
+        path = f"M{a} {y + ROW}V{v - 2}"
+    else:
+        path = f"M{a} {y + ROW}C{a} {y + ROW + 40} {b} {y + ROW + 10} {b} {v - _TIP}"
+    return f'<path class="sslbook-map-arrow" d="{path}" marker-end="url(#sslbook-map-tip)"/>'
+
+
+class _BookMap(SphinxDirective):
+    """Leaves its lines where the map will stand, once all pages have titles."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        place = nodes.raw("", "\n".join(self.content), format=MAP)
+        self.set_source_info(place)
+        return [place]
+
+
+def _set_map(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+    folder = Path(app.srcdir)
+    for place in [raw for raw in doctree.findall(nodes.raw) if raw["format"] == MAP]:
+        known = {
+            page: (title.astext().partition(":")[0], time_of(folder / f"{page}.ipynb"))
+            for page, title in app.env.titles.items()
+            if (folder / f"{page}.ipynb").is_file()
+        }
+        drawn = nodes.raw(
+            "", draw(stops(read_yaml(folder / "_toc.yml", dict), place.astext().splitlines(), known)), format="html"
+        )
+        drawn.line = place.line
+        place.parent.replace(place, drawn)

@@ -1,0 +1,312 @@
+"""The commands of the book: execute its chapters, build its pages, print them, write its notebooks, open them in JupyterLab.
+
+Each takes the rest of the command line and returns an exit status: 0 if all is well, 1 if a check, a cell or a page failed. That a
+measured number moved is told, and is an error of `regression` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bookbuild.layout import Book, Chapter, Setting, choose, find_book, find_chapters
+from sslbook._check import InputError, counted, positive, seed
+from sslbook._files import naming, remove_parts, require_writable, write_bytes, write_text
+from sslchapters.data_files import ROOT, book_folder
+from sslchapters.ledger import join, read_claims
+from sslchapters.running import DEVICES, SCALES
+
+if TYPE_CHECKING:
+    from bookbuild.regression import Comparison
+
+
+def _parser(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """The options of every command that executes chapters."""
+    parser = argparse.ArgumentParser(prog=f"sslbook {name}", description=doc)
+    parser.set_defaults(seed=0, no_execute=False)  # unless an argument of the command says so
+    parser.add_argument("--root", type=book_folder, help=ROOT)
+    parser.add_argument("--scale", choices=SCALES, default="quick", help="size of the experiments (default: quick)")
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="what computes (default: auto)")
+    parser.add_argument(
+        "--processes", type=positive, metavar="N", help="chapters at once (default: one a core; one on CUDA)"
+    )
+    parser.add_argument("--cell-seconds", type=positive, metavar="S", help="the longest that one cell may take")
+    return parser
+
+
+@contextmanager
+def alone(book: Book, command: str) -> Iterator[None]:
+    """Hold what is built of ``book`` for this process; the system lets it go if the process dies.
+
+    Removes what a process that was killed left half-written.  Raises InputError, naming the other process, if another one holds
+    it: two builds at once would leave a mixture of both; and OSError, naming the file or this folder, where nothing can be written.
+    """
+    from filelock import FileLock, Timeout
+
+    book.built.mkdir(parents=True, exist_ok=True)
+    lock, told = book.built / ".lock", book.built / ".lock.told"
+    try:
+        with naming(book.built), FileLock(lock, timeout=0):
+            for folder in (book.built, *map(book.executed, SCALES), book.expected("", "").parent):
+                remove_parts(folder)
+            write_text(told, f"sslbook {command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}")
+            yield
+    except Timeout:
+        who = told.read_text(encoding="utf-8") if told.is_file() else "another process"
+        raise InputError(f"{book.shown(book.built)} is being written by {who}; wait for it, or stop it") from None
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Execute chapters whose inputs changed, and tell which numbers moved."""
+    parser = _parser("execute", execute.__doc__)
+    parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="chapters to execute (default: all)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of every generator (default: 0)")
+    parser.add_argument("--force", action="store_true", help="execute even what has not changed")
+    options = parser.parse_args(arguments)
+    book = find_book(options.root)
+    chapters = choose(find_chapters(book), options.chapters)
+    with alone(book, "execute"):
+        _execute(book, chapters, options, force=options.force)
+        found = _tell(book, chapters, options)
+    return 0 if all(one.holds for one in found) else 1
+
+
+def regression(arguments: Sequence[str]) -> int:
+    """Hold the chapters to their claims and stored numbers."""
+    parser = _parser("regression", "Hold the chapters to their claims and stored numbers.")
+    parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="chapters to hold (default: all)")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write what was compared as a JUnit file")
+    parser.add_argument("--update", action="store_true", help="accept: make the new numbers the stored ones")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the executed chapters lie (default: _build)")
+    options = parser.parse_args(arguments)
+    from bookbuild import regression
+
+    book = replace(find_book(options.root), out=options.out and options.out.resolve())
+    chapters = choose(find_chapters(book), options.chapters)
+    if options.update and "SSLBOOK_NOISE" in os.environ:
+        raise InputError("--update: SSLBOOK_NOISE is set, and another machine's numbers are not to be held")
+    if options.junit:
+        require_writable(options.junit.parent)
+    with alone(book, "regression"):
+        _execute(book, chapters, options)
+        found = regression.compare(book, [chapter.name for chapter in chapters], options.scale)
+        for name in [one.chapter for one in found if options.update and not one.cells]:
+            accepted = regression.update(book, name, options.scale)
+            print(f"{book.shown(book.expected(name, options.scale))}: {counted(len(accepted), 'change')}")
+            show([*map(str, accepted), *regression.left_out(book, name, options.scale)])
+        if options.update:
+            found = regression.compare(book, [chapter.name for chapter in chapters], options.scale)
+    if options.junit:
+        regression.write_junit(options.junit, found, options.scale)
+    for one in found:
+        if one.lines:
+            _report(f"{one.chapter} ({options.scale}): {counted(len(one.lines), 'problem')}", one.lines)
+    if moved := [one.chapter for one in found if one.moved]:
+        print(f"If new numbers are meant: sslbook regression {' '.join(moved)} --scale {options.scale} --update")
+    if any(one.lines for one in found):
+        return 1
+    print(f"As expected: {counted(sum(one.count for one in found), 'number')}.")
+    return 0
+
+
+def build(arguments: Sequence[str]) -> int:
+    """Execute, render and check the whole book, and tell which numbers moved."""
+    parser = _parser("build", build.__doc__)
+    parser.add_argument(
+        "--no-execute", action="store_true", help="stop if a chapter is not executed, instead of executing it"
+    )
+    options = parser.parse_args(arguments)
+    return _build(options)[0]
+
+
+def _build(options: argparse.Namespace) -> tuple[int, bool]:
+    """As `build`; and whether the pages are those of this book."""
+    from bookbuild import ledger
+    from bookbuild.execute import is_current
+
+    book = find_book(options.root)
+    chapters = choose(find_chapters(book), [])
+    with alone(book, "build"):
+        if not options.no_execute:
+            _execute(book, chapters, options)
+        elif stale := [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]:
+            print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
+            return 1, False
+        found = _tell(book, chapters, options)
+        numbers = ledger.all_numbers(book, options.scale)
+        wrong = ledger.problems(join(read_claims(book.claims), numbers), numbers)
+        problems, rendered = _render(book, options, found)
+        wrong += problems
+    if wrong:
+        _report("Problems", wrong)
+    return 1 if wrong or not all(one.holds for one in found) else 0, rendered
+
+
+def show_margins(arguments: Sequence[str]) -> int:
+    """Show how near each check's nearest rival comes to passing."""
+    parser = argparse.ArgumentParser(prog="sslbook margins", description=show_margins.__doc__)
+    parser.add_argument("chapters", nargs="*", metavar="NAME", help="chapters to show (default: all)")
+    parser.add_argument("--worst", type=positive, default=30, metavar="N", help="how many checks to list (default: 30)")
+    parser.add_argument("--scale", choices=SCALES, default="quick", help="whose numbers to show (default: quick)")
+    parser.add_argument("--root", type=book_folder, help=ROOT)
+    options = parser.parse_args(arguments)
+    from bookbuild import ledger
+
+    numbers = ledger.all_numbers(find_book(options.root), options.scale)
+    found = ledger.margins(n for n in numbers if not options.chapters or n.chapter in options.chapters)
+    show(ledger.margin_lines(found, options.worst))
+    return 0
+
+
+def write_notebooks(arguments: Sequence[str]) -> int:
+    """Build the book and write its chapters as notebooks."""
+    parser = _parser("notebooks", write_notebooks.__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where to (default: _build/notebooks)")
+    options = parser.parse_args(arguments)
+    from bookbuild import notebooks
+
+    if options.folder:
+        require_writable(options.folder)  # before the build, which takes minutes
+    status, rendered = _build(options)
+    if not rendered:
+        return status
+    book = find_book(options.root)
+    copies, kept = notebooks.copy_notebooks(book, options.folder or book.built / "notebooks")
+    for path in copies:
+        print(path)
+    _tell_kept(kept)
+    return status
+
+
+def write_pdf(arguments: Sequence[str]) -> int:
+    """Build the book and print it into one PDF, by Chromium."""
+    parser = _parser("pdf", write_pdf.__doc__)
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="where to (default: _build/book.pdf)")
+    options = parser.parse_args(arguments)
+    from bookbuild import render
+
+    render.chromium()  # before the build, which takes minutes
+    if options.file:
+        require_writable(options.file.parent)
+    status, rendered = _build(options)
+    if not rendered:
+        return status
+    book = find_book(options.root)
+    print(render.write_pdf(book, options.file or book.built / "book.pdf", say))
+    return status
+
+
+def open_lab(arguments: Sequence[str]) -> int:
+    """Build the book and open copies of its chapters in JupyterLab."""
+    parser = _parser("lab", open_lab.__doc__)
+    parser.add_argument("arguments", nargs="*", metavar="…", help="JupyterLab's own arguments, after --")
+    options = parser.parse_args(arguments)
+    if importlib.util.find_spec("jupyterlab") is None:  # before the build, which takes minutes
+        raise ModuleNotFoundError("it opens the notebooks", name="jupyterlab")
+    from bookbuild import notebooks
+
+    book = find_book(options.root)
+    if not _build(options)[1]:
+        print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
+    folder = book.built / "lab"
+    _, kept = notebooks.copy_notebooks(book, folder)
+    _tell_kept(kept)
+    return subprocess.run([*notebooks.lab_command(folder), *options.arguments], check=False).returncode
+
+
+def _tell_kept(files: Sequence[Path]) -> None:
+    if files:
+        print("Left as they were, since they were changed or run; remove one to have the book's again:")
+        show([str(path) for path in files])
+
+
+def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace, *, force: bool = False) -> None:
+    """Bring the chapters up to date."""
+    from bookbuild.execute import execute as run
+
+    start = time.monotonic()
+    outcomes = run(book, chapters, Setting.of(options), force=force, jobs=options.processes, say=say)
+    ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
+    kept = len(outcomes) - ran
+    print(f"{counted(len(outcomes), 'chapter')}: {ran} executed, {kept} kept, in {time.monotonic() - start:.1f} s.")
+
+
+def _tell(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) -> list[Comparison]:
+    """Compare the executed chapters with what is expected, and say what failed and what moved."""
+    from bookbuild import regression
+
+    found = regression.compare(book, [chapter.name for chapter in chapters], options.scale, options.seed)
+    for one in found:
+        if not one.holds:
+            _report(f"{one.chapter} ({options.scale}): FAILED", [line.splitlines()[0] for line in one.failed])
+    if moved := regression.table(found):
+        claims = "no claim does" if all(one.holds for one in found) else "and see above what failed"
+        print(f"{regression.differ(len(moved))}; {claims}:")
+        show(moved)
+        print("  That costs nothing here; `make regression` is the gate that asks for each.")
+    if options.seed != regression.SEED:
+        print(
+            f"Measured numbers are not compared: they are held for seed {regression.SEED}, this is seed {options.seed}."
+        )
+    elif not moved and all(one.holds for one in found):
+        print(f"As expected: {counted(sum(one.count for one in found), 'number')}.")
+    return found
+
+
+def _render(book: Book, options: argparse.Namespace, found: Sequence[Comparison]) -> tuple[list[str], bool]:
+    """Render and check the pages, unless they already are what these inputs give; their problems, and whether they are there."""
+    from bookbuild import ledger, regression
+    from bookbuild.execute import pages_mark, stamp
+
+    generated = {"chapters/ledger": ledger.page(book, options.scale)}
+    for chapter in find_chapters(book):
+        if regression.HERE in chapter.text:
+            here = chapter.text.replace(regression.HERE, regression.on_this_machine(found))
+            generated[f"{book.chapters.name}/{chapter.name}"] = here
+    notes = {one.chapter: regression.note(one) for one in found}
+    mark = pages_mark(book, options.scale, generated | {name: "".join(note) for name, note in notes.items()})
+    stamped, good = stamp(book, mark)
+    wrong: list[str] = []
+    if stamped.is_file() and stamped.read_bytes() == good:
+        print("The pages are up to date.")
+    else:
+        from bookbuild import render
+
+        say("Rendering …")
+        start = time.monotonic()
+        strict = all(one.holds for one in found)  # a cell that failed leaves numbers out, which Sphinx warns of
+        try:
+            render.build(
+                book.executed(options.scale), book.html, root=book.root, generated=generated, notes=notes, strict=strict
+            )
+        except render.RenderError as error:
+            return [str(error)], False
+        wrong = render.problems(book, options.scale)
+        if not wrong:
+            write_bytes(*stamp(book, mark))
+        print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
+    print(f"Open {(book.html / 'index.html').as_uri()}")
+    return wrong, True
+
+
+def _report(title: str, lines: Sequence[str]) -> None:
+    print(f"{title}:")
+    show(lines)
+
+
+def show(lines: Sequence[str]) -> None:
+    """Print lines below what they belong to."""
+    for line in lines:
+        print(f"  {line}")
+
+
+say = functools.partial(print, flush=True)

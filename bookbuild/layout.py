@@ -1,0 +1,261 @@
+"""Where the book's files lie, where it is published, and its chapters: which there are, and what of them is code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sslbook._check import InputError, unknown
+from sslbook._files import read_source
+from sslchapters.data_files import read_yaml, root_of
+from sslchapters.running import device_kind
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
+"""The longest that one cell may take before it is stopped, by scale."""
+
+SOURCE = Path(__file__).resolve().parents[1]
+"""The source tree that this package lies in."""
+
+PACKAGES = (SOURCE / "sslbook", SOURCE / "sslchapters")
+"""The packages of which a chapter's numbers are made."""
+
+
+class NoBookError(InputError):
+    """There is no book here: an installed package brings the library, not the chapters."""
+
+
+@dataclass(frozen=True)
+class Book:
+    """The folders of one book.
+
+    ``packages`` are the source packages whose modules decide, beside the chapter itself, what a chapter computes.
+    ``out`` is where what is built lies: ``_build`` in the root, if none is given.
+    """
+
+    root: Path
+    packages: tuple[Path, ...] = PACKAGES
+    out: Path | None = None
+
+    @property
+    def chapters(self) -> Path:
+        """The sources: MyST Markdown, one file a chapter."""
+        return self.root / "chapters"
+
+    @property
+    def claims(self) -> Path:
+        """The ledger's source."""
+        return self.root / "data" / "claims.yml"
+
+    @property
+    def built(self) -> Path:
+        """The folder of all that is built."""
+        return self.out or self.root / "_build"
+
+    @property
+    def html(self) -> Path:
+        """The built pages."""
+        return self.built / "html"
+
+    def executed(self, scale: str) -> Path:
+        """The folder of the notebooks executed at ``scale``."""
+        return self.built / "executed" / scale
+
+    def notebooks(self, scale: str) -> list[Path]:
+        """The executed notebooks at ``scale``; failed and unfinished ones, ``<name>.<what>.ipynb``, left out."""
+        return sorted(path for path in self.executed(scale).glob("*.ipynb") if "." not in path.stem)
+
+    def expected(self, chapter: str, scale: str) -> Path:
+        """The file that holds the numbers of ``chapter`` at ``scale``."""
+        return self.root / "data" / "expected" / f"{chapter}.{scale}.json"
+
+    def shown(self, path: Path) -> str:
+        """``path`` as a message should name it: from the root if it lies below it."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+def find_book(start: Path | None = None) -> Book:
+    """The book that ``start`` (default: the working folder) lies in, else the one that this package's source lies in.
+
+    Raises NoBookError if there is neither.
+    """
+    root = root_of(start)
+    if root is None:
+        here = (start or Path.cwd()).resolve()
+        raise NoBookError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")
+    return Book(root)
+
+
+_ADDRESS = re.compile(r"https://github\.com/([^/]+)/([^/]+?)(?:\.git)?")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository on GitHub, ``https://github.com/OWNER/NAME``; with an empty ``url`` none, and no link that would lead to it."""
+
+    url: str = ""
+
+    @classmethod
+    def read(cls, folder: Path) -> Repository:
+        """The repository that the `_config.yml` in ``folder`` names."""
+        told = read_yaml(folder / "_config.yml", dict)
+        return cls(str((told.get("repository") or {}).get("url") or "").rstrip("/"))
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        if (found := _ADDRESS.fullmatch(self.url)) is None:
+            raise ValueError(f"repository: url: got {self.url!r}; https://github.com/OWNER/NAME is needed")
+        return found[1], found[2]
+
+    @property
+    def site(self) -> str:
+        """The address of the pages, as GitHub publishes them; empty without a repository."""
+        return f"https://{self._name[0].lower()}.github.io/{self._name[1]}" if self.url else ""
+
+    @property
+    def requirement(self) -> str:
+        """What pip is asked for: the package from the repository; nothing without one, as its bare name is anybody's."""
+        return f"sslbook @ git+{self.url}" if self.url else ""
+
+    def launches(self, page: str) -> list[tuple[str, str, str]]:
+        """Buttons that open the notebook of ``page`` in a browser (address, text, tooltip); none without a repository.
+
+        They lead to the branch `notebooks`, which `.github/workflows/pages.yml` keeps.
+        """
+        if not self.url:
+            return []
+        place, file = "/".join(self._name), page.rpartition("/")[2] + ".ipynb"
+        colab = f"https://colab.research.google.com/github/{place}/blob/notebooks/{file}"
+        binder = f"https://mybinder.org/v2/gh/{place}/notebooks?urlpath=lab/tree/{file}"
+        return [
+            (colab, "Colab", "Run this chapter in Google Colab"),
+            (binder, "Binder", "Run this chapter on Binder"),
+        ]
+
+    def suggestions(self, page: str) -> list[tuple[str, str, str]]:
+        """Buttons that edit the source of ``page`` and that report an error; none without a repository."""
+        if not self.url:
+            return []
+        source = "data/claims.yml" if page == "chapters/ledger" else f"{page}.md"
+        return [
+            (f"{self.url}/edit/main/{source}", "Edit", "Suggest a change of this page"),
+            (f"{self.url}/issues/new?title={page}", "Issue", "Report an error on this page"),
+        ]
+
+
+_HEADER = re.compile(r"\A---\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
+_CODE_CELL = re.compile(r"^(`{3,}|:{3,})\{code-cell\}", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One page of the book. ``runs`` says whether it is a notebook with code cells."""
+
+    name: str
+    path: Path
+    text: str
+    runs: bool
+
+    def notebook(self) -> NotebookNode:
+        """The page as a notebook without outputs, with cell ids that don't change from one reading to the next."""
+        import jupytext  # of the extra `book`: the ledger does without
+
+        return number_cells(jupytext.reads(self.text, fmt="md:myst"))
+
+    @property
+    def title(self) -> str:
+        """The page's first heading, or its name."""
+        match = re.search(r"^# +(.+?)\s*$", self.text, re.MULTILINE)
+        return match.group(1) if match else self.name
+
+
+def find_chapters(book: Book) -> list[Chapter]:
+    """Every page in `chapters/`, by name; but the ledger, which the build writes.
+
+    Raises InputError for a page with code cells but without the Jupytext header, which everyone would read as plain
+    Markdown, and as `read_source` does.
+    """
+    return [read_chapter(path) for path in sorted(book.chapters.glob("*.md")) if path.stem != "ledger"]
+
+
+def read_chapter(path: Path) -> Chapter:
+    """The page in the file ``path``; raises InputError as `find_chapters` does."""
+    text = read_source(path)
+    header = _HEADER.match(text)
+    is_notebook = header is not None and "format_name: myst" in header.group(1)
+    has_code = _CODE_CELL.search(text) is not None
+    if has_code and not is_notebook:
+        raise InputError(
+            f"{path.name}: it has code cells but no Jupytext header (format_name: myst), so they would not run"
+        )
+    return Chapter(path.stem, path, text, runs=has_code)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a chapter is run with. ``device`` is cpu or cuda, never auto: what is keyed is what runs."""
+
+    scale: str
+    seed: int
+    device: str
+    cell_seconds: float
+
+    @classmethod
+    def of(cls, options: Namespace) -> Setting:
+        """What the options of a command ask for."""
+        seconds = options.cell_seconds or CELL_SECONDS[options.scale]
+        return cls(options.scale, options.seed, device_kind(options.device), seconds)
+
+
+def choose(chapters: Iterable[Chapter], names: Sequence[str]) -> list[Chapter]:
+    """The runnable chapters called ``names`` (all, if none is named); raises InputError for one that isn't there."""
+    runnable = {chapter.name: chapter for chapter in chapters if chapter.runs}
+    for name in names:
+        if name not in runnable:
+            raise unknown("chapter", name, runnable)
+    return [runnable[name] for name in dict.fromkeys(names)] if names else list(runnable.values())
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """The code cells that the author wrote: papermill's injected one left out."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and "injected-parameters" not in tags(cell)]
+
+
+def tags(cell: NotebookNode) -> list[str]:
+    """The tags of a cell."""
+    return list(cell.metadata.get("tags", []))
+
+
+def parameters(notebook: NotebookNode) -> set[str]:
+    """The names that the cell tagged ``parameters`` assigns: what the chapter can be run with."""
+    names: set[str] = set()
+    for cell in code_cells(notebook):
+        if "parameters" in tags(cell):
+            for node in ast.walk(parse_cell(cell.source)):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    names.add(node.id)
+    return names
+
+
+def parse_cell(source: str) -> ast.Module:
+    """A cell's syntax tree, magics and shell lines made plain Python; empty if it doesn't parse (executing it says why)."""
+    from IPython.core.inputtransformer2 import TransformerManager  # the ledger needs none of it
+
+    try:
+        return ast.parse(TransformerManager().transform_cell(source))
+    except SyntaxError:
+        return ast.Module(body=[], type_ignores=[])
+
+
+def number_cells(notebook: NotebookNode) -> NotebookNode:
+    """Give the cells ids by position: Jupytext and papermill draw new random ones each time."""
+    for index, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{index:03d}"
+    return notebook

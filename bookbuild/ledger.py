@@ -1,0 +1,204 @@
+"""The ledger as a page of the book, and where it and the executed notebooks contradict each other."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from bookbuild.layout import Book, find_chapters
+from bookbuild.regression import read_numbers
+from sslbook._check import counted, unknown
+from sslchapters.intervals import Interval
+from sslchapters.ledger import PAPERS, VERDICTS, Entry, join, read_claims
+from sslchapters.values import CROSS, NOBREAK, Criterion, Number, Value, entry_anchor, outcome
+
+TAGS = dict(
+    zip(VERDICTS, ("holds", "corrected", "fails", "trend", "trend", "trend", "open", "open", "open"), strict=True)
+)
+"""The style class of each verdict's tag, after `sslbook-verdict-`: the style sheet gives it its colour."""
+
+
+def all_numbers(book: Book, scale: str) -> list[Number]:
+    """The numbers of every chapter that has been executed at ``scale``."""
+    names = [chapter.name for chapter in find_chapters(book) if chapter.runs]
+    done = [name for name in names if (book.executed(scale) / f"{name}.ipynb").exists()]
+    return [number for name in done for number in read_numbers(book, name, scale)]
+
+
+def problems(entries: Sequence[Entry], numbers: Sequence[Number]) -> list[str]:
+    """Where ledger and notebooks contradict each other: an id that no claim has, a verdict that no check stands behind."""
+    known = [entry.claim.id for entry in entries]
+    found = [
+        f"{number.chapter}: {number.name}: {unknown('id', number.id, known)}"
+        for number in numbers
+        if number.id is not None and number.id not in known
+    ]
+    return found + [
+        f"{entry.claim.id}: its verdict is {entry.claim.verdict!r}, but no executed check carries its id"
+        for entry in entries
+        if entry.claim.verdict != "open" and not entry.checks
+    ]
+
+
+def page(book: Book, scale: str = "quick") -> str:
+    """The ledger as a page of the book, in MyST Markdown: a summary by verdict, then each chapter's claims with their checks.
+
+    It is made of paragraphs and lists, not of a wide table, so that it reads on a phone; a chapter's open claims are folded.
+    Raises InputError as `read_claims` does.
+    """
+    numbers = all_numbers(book, scale)
+    entries = join(read_claims(book.claims), numbers)
+    chapters = [chapter for chapter in find_chapters(book) if chapter.runs]
+    titles = {chapter.name: chapter.title for chapter in chapters}
+    boxes = stated(chapter.text for chapter in chapters)
+    lines = ["# Ledger", "", *_summary(entries, numbers, scale), ""]
+    for name in dict.fromkeys(entry.claim.chapter for entry in entries):
+        own = [entry for entry in entries if entry.claim.chapter == name]
+        lines += [f"## {titles.get(name) or name.replace('_', ' ').capitalize()}", ""]
+        lines += [f"{{doc}}`Read the chapter <{name}>`." if name in titles else "The chapter is not written yet.", ""]
+        lines += [line for entry in own if entry.claim.verdict != "open" for line in _entry(entry, boxes)]
+        if still := [entry for entry in own if entry.claim.verdict == "open"]:
+            what = "One open claim" if len(still) == 1 else f"{len(still)} open claims"
+            lines += [f'<details class="sslbook-fold"><summary>{what}</summary>', ""]  # Markdown goes on inside it
+            lines += [*(line for entry in still for line in _entry(entry, boxes)), "</details>", ""]
+    return "\n".join(lines)
+
+
+def stated(pages: Iterable[str]) -> dict[str, list[str]]:
+    """The labels of the boxes that state each claim, by its id: those whose title ends with it, as in ``Several units · B-F1``."""
+    found: dict[str, list[str]] = {}
+    for page in pages:
+        for codes, label in _BOX.findall(page):
+            for code in CODE.findall(codes):
+                found.setdefault(code, []).append(label)
+    return found
+
+
+_BOX = re.compile(r"^`{3,}\{prf:\w+\} .* · (.+)\n:label: (\S+)$", re.MULTILINE)
+CODE = re.compile(r"\b[A-C]-[A-Z]\w*")
+"""How a claim's id looks."""
+
+
+def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) -> list[str]:
+    counts = Counter(entry.claim.verdict for entry in entries)
+    machines = sorted({f"{number.device_name}, torch {number.versions.get('torch', '?')}" for number in numbers})
+    checks = sum(len(entry.checks) for entry in entries)
+    letters = sorted({entry.claim.paper for entry in entries} & set(PAPERS))
+    papers = ", ".join(f"**{letter}** is {{cite:t}}`{PAPERS[letter]}`" for letter in letters)
+    made = f"These numbers come from the book's own run at the scale `{scale}`"
+    return [
+        "Look here before you build on a theorem, a table or a figure of the three papers. "
+        f"The page says what became of each claim that the book checks: {len(entries)} claims, {checks} checks. "
+        "Each check links to its line in the chapter. "
+        "The line also names the *nearest rivals* (the strongest wrong theories, or the other runs of a record), "
+        "those among them that pass too, and the broken variants that the check *rejects*. "
+        "A check on a mean over seeds passes only if the whole 95% interval satisfies it. "
+        "If a difference must lie between two bounds, the 90% interval is used instead.",
+        f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
+        "",
+        f"An id begins with the paper that makes the claim: {papers}. "
+        "Some steps are printed for one of two networks (*towers*); this counts as a fault only if the claim is about the step.",
+        "",
+        *(f"- {_tag(verdict)} {counts[verdict]}: {meaning}." for verdict, meaning in VERDICTS.items()),
+    ]
+
+
+def _tag(verdict: str) -> str:
+    return f'<span class="sslbook-verdict sslbook-verdict-{TAGS[verdict]}">{verdict}</span>'
+
+
+def _entry(entry: Entry, boxes: Mapping[str, Sequence[str]]) -> list[str]:
+    claim = entry.claim
+    here = ", ".join(f"{{prf:ref}}`{label}`" for label in boxes.get(claim.id, ()))
+    lines = [
+        f"({entry_anchor(claim.id)})=",
+        "{.sslbook-entry}",
+        f"**{claim.id}** {_tag(claim.verdict)}\\",
+        _words(claim.statement) + (f" ({here})" if here else ""),
+    ]
+    if claim.note:
+        errata = f" ({{ref}}`errata <{claim.errata}>`)" if claim.errata else ""
+        lines += ["", f"Note: {_words(claim.note)}{errata}"]
+    elif claim.errata:
+        lines += ["", f"See the {{ref}}`errata <{claim.errata}>`."]
+    if entry.numbers:
+        checks = [_check(number) for number in entry.numbers]
+        begin = f'<details class="sslbook-checked"><summary>{counted(len(checks), "check")}</summary>'
+        lines += ["", begin, "", "{.sslbook-checks}", *checks, "", "</details>"]
+    return [*lines, ""]
+
+
+def _check(number: Number) -> str:
+    """One check as a list item: what was compared, as a link to where it passed, and the result with its bar."""
+    address = f"{number.chapter}.html" + (f"#{number.anchor}" if number.anchor else "")
+    result = _plain(" ".join(outcome(number))) + ("" if number.criterion.asserts else " (measured)")
+    result += f" {CROSS} fails in this run" if number.failure else ""
+    shown = _plain(number.what) if number.what else f"<code>{number.name}</code>"
+    return f'- <a href="{address}">{shown}</a> {result}'
+
+
+def _words(text: str) -> str:
+    """A statement as Markdown: ``K_l``, ``f_{l-1}`` and ``x^t`` with index and exponent; no line breaks at a relation."""
+    html = {"_": "sub", "^": "sup"}
+    text = re.sub(r" ([<>=≤≥≠≈]) ", f"{NOBREAK}\\1{NOBREAK}", text)
+    parts = re.split(r"(?<=\S)([_^])(\{[^{}]*\}|[^\Wᵀ²³]+)", text)
+    words = _plain(parts[0])
+    for mark, index, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        words += f"<{html[mark]}>{_plain(index.strip('{}'))}</{html[mark]}>{_plain(rest)}"
+    return words
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is; what stands between backticks is code."""
+    return re.sub(r"(`[^`]+`)|([\\`*_<>\[\]$|{}])", lambda found: found[1] or "\\" + found[2], text)
+
+
+# --- margins: a check that a rival nearly passes says little of the theory ----------------------------------------------
+
+
+def margins(numbers: Iterable[Number]) -> list[tuple[float, str, Number]]:
+    """How many times a check's bar its nearest rival or broken variant has, and which that is: the nearest first.
+
+    An error of 0.5 under a bar of 1e-12 has 5e11 times it; just above 1 it nearly passes.
+    """
+    found = []
+    for number in numbers:
+        others, test = {**number.rivals, **number.rejects}, number.criterion
+        missed = {what: _times(test, value) for what, value in others.items() if not test.passes(value)}
+        if test.asserts and number.part_of is None and missed:
+            nearest = min(missed, key=lambda what: missed[what])
+            found.append((missed[nearest], nearest, number))
+    return sorted(found, key=lambda each: each[0])
+
+
+def _times(test: Criterion, value: Value) -> float:
+    """What is measured in units of what is allowed: more than 1 if it fails; of an interval its worse end, of conditions the worst.
+
+    A bound that is zero, or of another sign than the value, has no factor: there it is the distance from the bound in units of
+    the larger of the two.
+    """
+    if isinstance(value, Interval):
+        return max(_times(test, value.low), _times(test, value.high))
+    if not math.isfinite(value):
+        return math.inf
+    shares = []
+    if test.expect is not None:
+        off, allowed = abs(value - test.expect), test.allowed()
+        shares.append(off / allowed if allowed else math.inf if off else 0.0)
+    for bound, sign in ((test.below, 1), (test.above, -1)):
+        if bound is not None:
+            far, size = sign * (value - bound), max(abs(value), abs(bound))
+            same = sign * bound > 0 and sign * value > 0
+            shares.append(value / bound if same else 1 + far / size if size else 1.0)
+    return max(shares)
+
+
+def margin_lines(found: Sequence[tuple[float, str, Number]], most: int) -> list[str]:
+    """The first margins as lines."""
+    lines = ["rival/bar  check and its nearest rival"]
+    for times, nearest, number in found[:most]:
+        who = f"{number.chapter}: {number.name}" + (f" ({number.id})" if number.id else "")
+        lines.append(f"{times:9.3g}  {who} {number.criterion}; {nearest}")
+    return lines

@@ -1,0 +1,282 @@
+"""The regression: an executed chapter's claims hold, and its measured numbers are what they were.
+
+A claim is held by its own test, and by nothing else; a rival or a broken variant must fail that test, with whatever value. A
+measured number is held to `data/expected/<chapter>.<scale>.json`, which has a line for each: its value, or of an interval the
+mean, the ends and n; and one line with the names of all claims, so that none goes unnoticed. How far a number may be off says
+`sslchapters.values.allowed`, the same on every machine. So numbers change only on purpose, by ``sslbook regression --update``;
+one that is new and one that is gone are differences, too.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from bookbuild.layout import Book, find_chapters
+from sslbook._check import InputError, counted
+from sslbook._files import read_finite, write_text
+from sslchapters.intervals import Interval
+from sslchapters.running import SCALES
+from sslchapters.values import RECORD_KEY, Number, Value, allowed, apart, mean_of, numbers, pasted, short, typeset
+
+SEED = 0
+"""The seed whose numbers are held; with another one the claims are."""
+
+Formats = Mapping[tuple[str, str], Sequence[str]]
+"""The formats in which the pages print a number, by chapter and name."""
+
+Held = Mapping[str, Value | None]
+"""What each number of a chapter was, by name; None for a claim, which is held by its own test."""
+
+CLAIMS = "claims"
+"""The key in an expected file under which the names of a chapter's claims stand."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A measured number that is not what it was, or one that is new (``there`` is None) or gone (``here``); or such a claim."""
+
+    name: str
+    here: Value | None
+    there: Value | str | None
+    may: float = 0.0
+
+    def __str__(self) -> str:
+        if self.there is None:
+            return f"{self.name}: new, {self.here}"
+        if self.here is None or isinstance(self.there, str):
+            return f"{self.name}: gone; it was {self.there}"
+        off = abs(mean_of(self.here) - mean_of(self.there))
+        return f"{self.name}: {self.here}; it was {self.there} (off by {off:.2g}, and may be by {self.may:.2g})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One executed chapter: how many numbers it has, its cells that failed, its checks that fail, its numbers that moved."""
+
+    chapter: str
+    count: int
+    cells: tuple[str, ...] = ()
+    checks: tuple[Number, ...] = ()
+    moved: tuple[Moved, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether all of it ran, and every check holds."""
+        return not (self.cells or self.checks)
+
+    @property
+    def failed(self) -> list[str]:
+        """A sentence for each cell and each check that failed."""
+        return [*self.cells, *(f"{n.name}{f' ({n.id})' if n.id else ''}: {n.failure}" for n in self.checks)]
+
+    @property
+    def lines(self) -> list[str]:
+        """A sentence for each thing that is not as it should be."""
+        return [*self.failed, *map(str, self.moved)]
+
+
+def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -> list[Comparison]:
+    """What became of each of ``chapters``, all executed; numbers are compared at the book's own seed alone."""
+    formats, found = printed_as(book), []
+    for chapter in chapters:
+        if not (book.executed(scale) / f"{chapter}.ipynb").is_file():
+            found.append(Comparison(chapter, 0, ("it could not be executed",)))
+            continue
+        notebook = _notebook(book, chapter, scale)
+        all_ = _numbers(notebook, chapter, scale)
+        whole = [number for number in all_ if number.part_of is None]
+        held = read_expected(book.expected(chapter, scale))
+        moved = differences(whole, held, formats) if seed == SEED else []
+        failed = tuple(notebook["metadata"].get(RECORD_KEY, {}).get("failed", ()))
+        checks = tuple(number for number in whole if number.failure)
+        found.append(Comparison(chapter, len(all_), failed, checks, tuple(moved)))
+    return found
+
+
+def differences(found: Iterable[Number], held: Held, formats: Formats) -> list[Moved]:
+    """Every measured number on which a chapter and what is held of it don't agree, and the claims that are new or gone."""
+    numbers = {number.name: number for number in found}
+    moved = []
+    for name, number in numbers.items():
+        was = held.get(name)
+        if name not in held or number.criterion.asserts != (was is None):
+            moved.append(Moved(name, number.result, None))
+        elif was is not None:
+            may = allowed(number, was, formats.get((number.chapter, name), ()))
+            same_kind = isinstance(was, Interval) == isinstance(number.result, Interval)
+            if not (same_kind and apart(number, was) <= may):
+                moved.append(Moved(name, number.result, was, may))
+    return moved + [
+        Moved(name, None, "a claim" if was is None else was) for name, was in held.items() if name not in numbers
+    ]
+
+
+def printed_as(book: Book) -> dict[tuple[str, str], list[str]]:
+    """The formats in which all pages print each number."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for chapter in find_chapters(book):
+        for number in pasted(chapter.text, chapter.name):
+            found.setdefault((number.chapter, number.name), []).append(number.form)
+    return found
+
+
+def read_numbers(book: Book, chapter: str, scale: str) -> list[Number]:
+    """The numbers of an executed chapter; raises FileNotFoundError if it is not executed, InputError for a name given twice."""
+    return _numbers(_notebook(book, chapter, scale), chapter, scale)
+
+
+def _notebook(book: Book, chapter: str, scale: str) -> dict[str, Any]:
+    return dict(json.loads((book.executed(scale) / f"{chapter}.ipynb").read_text(encoding="utf-8")))
+
+
+def _numbers(notebook: Mapping[str, Any], chapter: str, scale: str) -> list[Number]:
+    try:
+        return list(numbers(notebook))
+    except ValueError as error:
+        raise InputError(f"{chapter} ({scale}): {error}") from None
+
+
+def read_expected(path: Path) -> dict[str, Value | None]:
+    """What each number was, by name; empty without a file. Raises InputError for a file that can't be read."""
+    if not path.exists():
+        return {}
+    try:
+        content = read_finite(path)
+        claims = content.pop(CLAIMS, "").split()
+        return {
+            name: Interval(*was) if isinstance(was, list) else _real(was) for name, was in content.items()
+        } | dict.fromkeys(claims)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not a file of expected numbers ({error})") from None
+
+
+def _real(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def update(book: Book, chapter: str, scale: str) -> list[Moved]:
+    """Make an executed chapter's measured numbers and claims the expected ones; returns the differences that this accepted.
+
+    What agrees stays as it is, so that rounding makes no diff.
+    """
+    path = book.expected(chapter, scale)
+    found, held = [n for n in read_numbers(book, chapter, scale) if n.part_of is None], read_expected(path)
+    accepted = differences(found, held, printed_as(book))
+    if accepted:
+        news = {moved.name for moved in accepted}
+        now = {n.name: None if n.criterion.asserts else n.result if n.name in news else held[n.name] for n in found}
+        write_expected(path, now)
+    return accepted
+
+
+def write_expected(path: Path, held: Held) -> None:
+    """Write what is held of a chapter, a measured number a line."""
+    rows = {n: [v.mean, v.low, v.high, v.n] if isinstance(v, Interval) else v for n, v in held.items() if v is not None}
+    claims = {CLAIMS: " ".join(name for name, was in held.items() if was is None)}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(was)}" for name, was in {**rows, **claims}.items())
+    write_text(path, f"{{\n{lines}\n}}\n")
+
+
+def left_out(book: Book, chapter: str, scale: str) -> list[str]:
+    """Where the expected file of another scale has other names: a sentence each, with the command that mends it."""
+    here, said = set(read_expected(book.expected(chapter, scale))), []
+    for other in SCALES:
+        path = book.expected(chapter, other)
+        if path.exists() and (apart := here ^ set(read_expected(path))):
+            names = ", ".join(sorted(apart))
+            said.append(
+                f"{book.shown(path)} has others: {names}; sslbook regression {chapter} --scale {other} --update"
+            )
+    return said
+
+
+# --- what is told: in the terminal, to a machine, and on the pages ------------------------------------------------------
+
+
+def _rows(found: Iterable[Comparison]) -> list[tuple[str, str, str, str]]:
+    return [(one.chapter, m.name, _short(m.here), _short(m.there)) for one in found for m in one.moved]
+
+
+def table(found: Iterable[Comparison]) -> list[str]:
+    """The numbers that moved, a line each: chapter, name, here, what the book has."""
+    rows = _rows(found)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:3]
+    return ["  ".join([*map(str.ljust, row[:3], widths), f"the book has {row[3]}"]) for row in rows]
+
+
+def differ(count: int) -> str:
+    """``1 number differs on this machine``, ``2 numbers differ on this machine``."""
+    return f"{counted(count, 'number')} {'differs' if count == 1 else 'differ'} on this machine"
+
+
+def _short(value: Value | str | None) -> str:
+    return "none" if value is None else value if isinstance(value, str) else short(value)
+
+
+def write_junit(path: Path, found: Sequence[Comparison], scale: str) -> None:
+    """Write what was compared as a JUnit file: a suite for each chapter, a case for each thing that is not as it should be."""
+    root = ElementTree.Element("testsuites")
+    for one in found:
+        failures = len(one.checks) + len(one.moved)
+        counts = {"tests": max(one.count, failures) + len(one.cells), "failures": failures, "errors": len(one.cells)}
+        told = {"name": f"{one.chapter} ({scale})", **{name: str(count) for name, count in counts.items()}}
+        suite = ElementTree.SubElement(root, "testsuite", told)
+        kinds = [("error" if number < len(one.cells) else "failure", text) for number, text in enumerate(one.lines)]
+        for kind, text in kinds or [("", "all numbers: as expected")]:
+            text = _UNPRINTABLE.sub("", text)
+            case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=text.partition(": ")[0])
+            if kind:
+                ElementTree.SubElement(case, kind, message=text.splitlines()[0]).text = text
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+_UNPRINTABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML can't hold."""
+
+
+def note(found: Comparison) -> tuple[str, str]:
+    """What a chapter's page says of its own run, in HTML: at its top if a check or a cell failed, at its foot if numbers moved."""
+    top = foot = ""
+    if not found.holds:
+        failed = [counted(len(part), what) for part, what in ((found.checks, "check"), (found.cells, "cell")) if part]
+        links = [
+            f'<a href="#check-{n.name}"><code>{n.name}</code></a>: {html.escape(typeset(n.failure))}'
+            for n in found.checks
+        ]
+        items = "".join(f"<li>{row}</li>" for row in [*links, *(html.escape(c.splitlines()[0]) for c in found.cells)])
+        title = f'<p class="admonition-title">In this run {" and ".join(failed)} failed</p>'
+        top = f'<div class="admonition warning">{title}<ul>{items}</ul></div>'
+    if found.moved:
+        differ = (
+            f"{counted(len(found.moved), 'number')} {'differs' if len(found.moved) == 1 else 'differ'} on this machine"
+        )
+        claims = "no claim does" if found.holds else "what failed stands at the top"
+        foot = f'<p class="sslbook-moved"><a href="reproduce.html#on-this-machine">{differ}</a>; {claims}.</p>'
+    return top, foot
+
+
+HERE = "% on-this-machine"
+"""The comment in *How to reproduce* that the build replaces by `on_this_machine`."""
+
+
+def on_this_machine(found: Sequence[Comparison]) -> str:
+    """What *How to reproduce* says of this build, in Markdown: which numbers differ from the book's, and which checks failed."""
+    rows = _rows(found)
+    for one in found:
+        rows += [(one.chapter, n.name, n.failure, "holds") for n in one.checks]
+        rows += [(one.chapter, "a cell", cell.splitlines()[0], "runs") for cell in one.cells]
+    if not rows:
+        return "In the build that made these pages, every measured number was as expected, and every check held."
+    head = ["| page | number | in this build | expected |", "|---|---|---|---|"]
+    plain = [[part.replace("|", "\\|") for part in row] for row in rows]
+    return "\n".join([*head, *(f"| {{doc}}`{c} <{c}>` | `{n}` | {here} | {there} |" for c, n, here, there in plain)])

@@ -1,0 +1,510 @@
+"""Sphinx extension of the book: everything local, accessible, and downloadable as a runnable notebook.
+
+Named under `sphinx.extra_extensions` in `_config.yml`. It serves MathJax, the icons, the style sheet and the sliders' script
+from `assets/`, so that no page asks another machine for anything; takes sphinx-thebe out (it names a CDN, and its script,
+added twice, raises an error in the console); pastes numbers with their intervals and bounds; names papers by authors and year; puts
+right what an accessibility checker finds in the theme; and offers each chapter as `.ipynb` and `.md` (`render` writes those files
+beside the pages).
+
+autodoc turns the docstrings of the promised names into the page about the library. `data/functions.yml` says which function
+computes a statement, and the title of its box names the claims that it states, as in ``Several units · B-F1``. A promised name
+leads to its entry on that page, below a statement as on the notation page; a name that is nowhere is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import inspect
+import json
+import pkgutil
+import posixpath
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from bs4 import BeautifulSoup
+from docutils import nodes
+from pybtex.plugin import register_plugin
+from pybtex.style.formatting.plain import Style as PlainStyle
+from pybtex.style.labels import BaseLabelStyle
+from pybtex.style.template import field, first_of, href, optional
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxRole
+
+import sslbook
+from bookbuild import cells, notebooks
+from bookbuild.cells import TIME, opening
+from bookbuild.layout import Repository
+from bookbuild.ledger import CODE
+from sslbook.exports import homes
+from sslchapters import data_files
+from sslchapters.ledger import Claim, read_claims
+from sslchapters.records import recorded
+from sslchapters.values import ROLES, entry_anchor, glue, named, printed, readable, typeset
+
+ASSETS = Path(__file__).parent / "assets"
+LONGEST = 160
+"""Characters of a description: what result pages show."""
+_BODIES = "sslbook_bodies"  # where Sphinx's application keeps the chapters' HTML till all pages are there
+MATHJAX: dict[str, Any] = {
+    # Without noundefined: a command that is not loaded becomes a visible error, which the page tests catch.
+    "tex": {"packages": ["base", "ams", "newcommand", "configmacros", "textmacros", "boldsymbol", "mathtools"]},
+    "svg": {"fontCache": "global"},
+}
+"""What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
+_DROPPED = ("sphinx_thebe", "sphinx_comments")  # what they have connected: Jupyter Book always loads them
+_MATHS = 'class="math '  # as Sphinx writes each formula, in a line or on display
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension; see the module's docstring for what it does."""
+    for listeners in app.events.listeners.values():
+        for listener in [one for one in listeners if one.handler.__module__.partition(".")[0] in _DROPPED]:
+            app.disconnect(listener.id)
+    app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
+    register_plugin("pybtex.style.labels", "sslbook", AuthorYearLabels)
+    register_plugin("pybtex.style.formatting", "sslbook", AuthorYearStyle)  # `bibtex_default_style` in `_config.yml`
+    app.setup_extension("sphinx.ext.autodoc")
+    app.connect("autodoc-process-docstring", _edit)
+    app.connect("autodoc-process-signature", _parsable)
+    app.connect("doctree-read", _annotate)
+    app.connect("missing-reference", _resolve)
+    cells.connect(app)
+    for name in ROLES[1:]:  # the first is MyST-NB's own
+        app.add_role(name, Pasted())
+    app.add_role("ran", Ran())
+    app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
+    app.connect("doctree-read", _unique_ids)
+    app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
+    app.connect("doctree-resolved", _hold_punctuation)
+    app.connect("doctree-resolved", _mark, priority=900)
+    app.connect("html-page-context", _page, priority=900)
+    app.connect("build-finished", _write_notebooks)
+    app.add_css_file("sslbook/icons.css", priority=850)
+    app.add_css_file("bookbuild.css", priority=900)
+    app.add_js_file("bookbuild.js", loading_method="defer")
+    app.add_js_file("sslbook/formulas.js", loading_method="defer")  # before MathJax: it says when to typeset what
+    return {"version": sslbook.__version__, "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _configure(app: Sphinx, config: Config) -> None:
+    """Point Sphinx to the book's own assets; in docstrings types in short, and names in single backquotes as code."""
+    config.project = config.html_title or config.project  # the name that objects.inv gives
+    config.html_static_path.append(str(ASSETS / "static"))
+    config.templates_path.insert(0, str(ASSETS / "templates"))
+    config.html_logo = config.html_logo or str(ASSETS / "static/sslbook/logo.svg")
+    config.html_favicon = config.html_favicon or str(ASSETS / "static/sslbook/logo.svg")
+    config.mathjax_path = "sslbook/mathjax.js"
+    config.mathjax3_config = {**MATHJAX, **(config.mathjax3_config or {})}
+    config.autodoc_typehints_format = "short"
+    config.python_use_unqualified_type_names = True
+    config.default_role = "code"  # of docstrings; pages in Markdown have no default role
+
+
+def _unique_ids(app: Sphinx, doctree: nodes.document) -> None:
+    """Number the ids that occur more than once, and set the word *Proof.* in italics.
+
+    sphinx-proof and sphinx-exercise give one id to all boxes of a kind; docstrings begin anew to count their citations.
+    """
+    taken: Counter[str] = Counter()
+    for node in doctree.findall(nodes.Element):
+        if isinstance(node, nodes.admonition) and "proof" in node["ids"]:
+            node["classes"].append("proof-text")
+            first = next(iter(node.findall(nodes.Text)), None)
+            if first is not None and first.startswith("Proof."):
+                rest = nodes.Text(first.removeprefix("Proof."))
+                first.parent.replace(first, [nodes.emphasis("", "Proof."), rest])
+        taken.update(node["ids"])
+        node["ids"] = [name if taken[name] == 1 else f"{name}-{taken[name]}" for name in node["ids"]]
+
+
+class Ran(SphinxRole):
+    """``{ran}`training-exact epochs` ``: what was run, as the record itself says."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """The number, or a warning that says what is missing."""
+        name, _, part = self.text.partition(" ")
+        try:
+            told = recorded(name).ran(part)
+        except (OSError, ValueError) as error:
+            return [], [self.inliner.reporter.warning(f"{{ran}}`{self.text}`: {error}", line=self.lineno)]
+        return [nodes.Text(f"{told:,}" if isinstance(told, int) else str(told))], []
+
+
+class Pasted(SphinxRole):
+    """``{interval}``, ``{least}`` and ``{most}``: a number of this page's notebook, or of another's (``page.md::name:.1f``).
+
+    They say in a sentence how sure a number is, or which side it bounds; `sslchapters.values.printed` rounds.
+    """
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """The number, or a warning that says what is missing."""
+        page, name, form = named(self.text)
+        document = self.env.docname
+        if page:
+            document = self.env.path2doc(self.env.relfn2path(page, document)[1]) or page
+        try:
+            text = printed(self.name, name, form, _glued(Path(self.env.srcdir) / f"{document}.ipynb"))
+        except KeyError as missing:
+            problem = f"{{{self.name}}} names {missing}, which {document} does not produce"
+        except (OSError, ValueError) as error:
+            problem = f"{{{self.name}}}`{self.text}`: {error}"
+        else:
+            classes = ["pasted-text", *(["sslbook-interval"] if self.name == "interval" else [])]
+            node = nodes.inline(self.rawtext, text, classes=classes)
+            self.set_source_info(node)
+            return [node], []
+        return [], [self.inliner.reporter.warning(problem, line=self.lineno)]
+
+
+@functools.lru_cache(maxsize=32)
+def _glued(notebook: Path) -> dict[str, Any]:
+    return glue(json.loads(notebook.read_text(encoding="utf-8")))
+
+
+class AuthorYearLabels(BaseLabelStyle):
+    """Labels that say what the citations say: “Tian et al., 2020”, not “[5]”; two entries with one label are an error."""
+
+    def format_labels(self, sorted_entries: Iterable[Any]) -> Iterator[str]:
+        """One label for each entry."""
+        for entry in sorted_entries:
+            people = entry.persons.get("author") or entry.persons.get("editor") or []
+            names = [" ".join([*person.prelast_names, *person.last_names]).strip("{}") for person in people]
+            who = f"{names[0]} et al." if len(names) > 2 else " and ".join(names)
+            yield f"{who or entry.key}, {entry.fields.get('year', 'n.d.')}"
+
+
+class AuthorYearStyle(PlainStyle):
+    """The plain style with such labels and one link for each entry: a DOI's, an arXiv number's or an address's."""
+
+    default_label_style = "sslbook"
+
+    def format_web_refs(self, entry: Any) -> Any:
+        """The first that there is (they lead to one place)."""
+        return first_of[
+            optional[self.format_doi(entry)], optional[self.format_eprint(entry)], optional[self.format_url(entry)]
+        ]
+
+    def format_url(self, entry: Any) -> Any:
+        """The address as a link, without the word “URL”."""
+        address = field("url", raw=True)
+        return href[address, address]
+
+
+def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+    """Print the numbers pasted into the prose as numbers are printed; `render.problems` expects them in this form."""
+    for node in doctree.findall(nodes.inline):
+        if "pasted-text" in node["classes"]:
+            for text in list(node.findall(nodes.Text)):
+                text.parent.replace(text, nodes.Text(typeset(text.astext())))
+    for text in list(doctree.findall(nodes.Text)):  # "95 %" in one line
+        if " %" in text and not isinstance(text.parent, _VERBATIM):
+            text.parent[text.parent.index(text)] = nodes.Text(_PERCENT.sub("\u00a0%", text.astext()))
+
+
+_VERBATIM = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block)
+_PERCENT = re.compile(r"(?<=\d) %")
+_OPENING = re.compile(r"[(\[“‘\"']+$")
+_CLOSING = re.compile(r"^[^\w\s(\[“‘—–/·]+(?:\w{1,2}\b)?")  # also the ’s and the -th of an index
+
+
+def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+    """Keep an inline formula on one line with the punctuation around it: browsers may break beside any picture."""
+    for formula in list(doctree.findall(nodes.math)):
+        parent = formula.parent
+        at = parent.index(formula)
+        before, after = (parent[i] if 0 <= i < len(parent) else None for i in (at - 1, at + 1))
+        opening = _OPENING.search(before.astext()) if isinstance(before, nodes.Text) else None
+        closing = _CLOSING.match(after.astext()) if isinstance(after, nodes.Text) else None
+        # by place: parent.replace finds the first *equal* text, and one full stop is like another
+        if closing is not None and after is not None:
+            parent[at + 1] = nodes.Text(after.astext()[closing.end() :])
+        if opening is not None and before is not None:
+            parent[at - 1] = nodes.Text(before.astext()[: opening.start()])
+        if opening or closing:
+            held = nodes.inline(classes=["sslbook-nobreak"])
+            parent[at] = held
+            held += [nodes.Text(opening[0])] if opening else []
+            held += formula
+            held += [nodes.Text(closing[0])] if closing else []
+
+
+def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+    """Tell a chapter's time, open it with its picture, fold its checks, and mark its cells for the reader's notebook."""
+    notebook = Path(app.srcdir) / f"{pagename}.ipynb"
+    if notebook.exists():
+        cells.tell_time(doctree, cells.time_of(notebook))
+        cells.open_with_picture(doctree)
+        cells.fold_checks(doctree)
+        cells.fold_code(doctree)
+        notebooks.mark_cells(doctree)
+
+
+@functools.cache
+def _repository(app: Sphinx) -> Repository:
+    return Repository.read(Path(app.srcdir))
+
+
+def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
+    """Write the reader's notebook of each chapter, from its page, once all pages are there."""
+    if error is not None:
+        return
+    bodies = getattr(app, _BODIES, {})
+    names = [posixpath.basename(page) for page in bodies]
+    repository = _repository(app)
+    for page, body in bodies.items():
+        name = posixpath.basename(page)
+        executed = nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4)
+        pieces = notebooks.pieces(body, notebooks.Links(names, repository.site))
+        notebook = notebooks.reader_notebook(name, executed, pieces, repository.requirement)
+        notebooks.write(notebook, Path(app.outdir) / notebooks.NOTEBOOKS / f"{name}.ipynb")
+
+
+def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """Say in the page's head what it is about and where it lives, give it its buttons, and put its HTML right."""
+    is_notebook = context["is_notebook"] = (Path(app.srcdir) / f"{pagename}.ipynb").exists()
+    if doctree is not None:
+        title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
+        book = str(app.config.html_title or app.config.project)
+        if title == book:
+            context["docstitle"] = ""  # the theme would say it twice
+        about, address = description(doctree), _repository(app).site
+        context["metatags"] += head(title=title, book=book, page=pagename, about=about, site=address)
+    context["launches"] = _repository(app).launches(pagename) if is_notebook else []
+    context["suggestions"] = _repository(app).suggestions(pagename) if doctree is not None else []
+    if "body" in context:
+        if is_notebook:
+            app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
+        context["body"] = _mend(cells.move_set_up(notebooks.without_marks(context["body"])))
+    without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
+    if pagename == "chapters/ledger":
+        app.add_js_file("sslbook/ledger.js", loading_method="defer")
+    dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
+    for kind in ("script_files", "css_files"):  # by file name and inline text
+        texts = [f"{getattr(i, 'filename', i)} {getattr(i, 'attributes', {}).get('body', '')}" for i in context[kind]]
+        context[kind] = [item for item, text in zip(context[kind], texts, strict=True) if not dropped.search(text)]
+
+
+def description(doctree: nodes.document) -> str:
+    """What a page is about, in its own words: its first box, else its first paragraph, as far as a result page shows it."""
+    boxes = [box for box in opening(doctree) if isinstance(box, nodes.admonition)]
+    paragraphs = [
+        p for box in boxes[:1] for p in box.children if isinstance(p, nodes.paragraph) and TIME not in p["classes"]
+    ]
+    paragraphs += [p for p in doctree.findall(nodes.paragraph) if len(p.astext().split()) > 8]
+    said = "".join(
+        readable(leaf.astext()) if isinstance(leaf.parent, (nodes.math, nodes.math_block)) else leaf.astext()
+        for paragraph in paragraphs[:1]
+        for leaf in paragraph.findall(nodes.Text)
+    )
+    return textwrap.shorten(said, LONGEST, placeholder=" …")
+
+
+def head(*, title: str, book: str, page: str, about: str, site: str) -> str:
+    """The lines for a page's head. Addresses are absolute or of no use, so those need a ``site``."""
+    told = {"og:title": title, "og:site_name": book, "og:type": "article" if title != book else "website"}
+    lines = []
+    if about:
+        told["og:description"] = about
+        lines.append(f'<meta name="description" content="{html.escape(about)}">')
+    if site:
+        told["og:url"] = f"{site}/{page}.html"
+        told["og:image"] = f"{site}/_static/sslbook/social.png"  # drawn by tools/make_cover.py
+        told["twitter:card"] = "summary_large_image"
+        told["og:image:alt"] = "Handwritten digits, what their augmented views share, and what tells them apart"
+        lines.append(f'<link rel="canonical" href="{html.escape(told["og:url"])}">')
+    lines += [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in told.items()]
+    return "\n    " + "\n    ".join(lines) + "\n"
+
+
+def _mend(body: str) -> str:
+    """Put right what accessibility checkers find in the HTML of a page's body.
+
+    A bibliography is a list whose entries carry a role that lists may not hold; a folded cell announces other words than it
+    shows. Beyond that, for narrow screens: dotted names in code get places to break, and wide tables learn to stack.
+    """
+    if 'role="list" class="citation-list"' in body:
+        body = body.replace('role="doc-biblioentry"', 'role="listitem"')
+    body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    body = _NAME_IN_CODE.sub(lambda name: f"{name[1]}{_JOINT.sub(_BREAK, name[2])}</span>", body)
+    return _TABLE.sub(lambda table: _stacking(table[0]), body)
+
+
+_NAME_IN_CODE = re.compile(r'(<span class="pre">)([^<]*)</span>')
+_JOINT = re.compile(r"(?<=\w)([_/=,]|\.(?!\d))(?=\w)")
+_BREAK = r"\1<wbr>"
+_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
+_FORMULA = re.compile(r"\\\((.*?)\\\)", re.DOTALL)
+_ROLES = {
+    "table": "table",
+    "caption": "caption",
+    "thead": "rowgroup",
+    "tbody": "rowgroup",
+    "tr": "row",
+    "th": "columnheader",
+    "td": "cell",
+}
+_STACK_FROM = 4  # columns: narrower tables fit on a phone
+
+
+def _stacking(table: str) -> str:
+    """A wide table whose cells know their column, so that a phone can show each row as a block of its own.
+
+    A style sheet that lays out table rows as blocks takes the table's meaning from them; the roles keep it.
+    """
+    soup = BeautifulSoup(table, "html.parser")
+    heads, outer = soup.select("thead th"), soup.find_all("table")
+    if len(heads) < _STACK_FROM or soup.select("[colspan], [rowspan]") or len(outer) != 1:
+        return table
+    labels = [" ".join(_FORMULA.sub(lambda tex: readable(tex[1]), head.get_text()).split()) for head in heads]
+    outer[0]["class"] = " ".join([*outer[0].get_attribute_list("class"), "sslbook-stack"])
+    for name, role in _ROLES.items():
+        for tag in soup.find_all(name):
+            tag["role"] = "rowheader" if name == "th" and tag.find_parent("tbody") else role
+    for row in soup.select("tbody tr"):
+        for cell, label in zip(row.find_all(["td", "th"]), labels, strict=True):
+            cell["data-label"] = label
+    return str(soup)
+
+
+PAGE = "chapters/library"
+NOTATION = "chapters/notation"
+PACKAGE = "sslbook"
+
+
+@functools.cache
+def offered() -> dict[str, str]:
+    """The promised names by the place where each is defined: ``sslbook.operator.covariance.covariance_operator`` and so on."""
+    stub = Path(str(sslbook.__file__)).with_suffix(".pyi")
+    return {f"{home}.{name}": name for name, home in homes(stub).items()}
+
+
+def functions() -> dict[str, set[str]]:
+    """Full names of the promised functions that compute each statement, by the statement's label."""
+    content = data_files.read_yaml(data_files.folder() / "functions.yml", dict)
+    return {label: {f"{PACKAGE}.{name}" for name in names} for label, names in content.items()}
+
+
+def _edit(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
+    lines[:] = edited(lines, inspect.signature(thing).parameters if callable(thing) else ())
+
+
+def _parsable(
+    app: Sphinx, what: str, name: str, thing: Any, options: object, arguments: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """A dataclass's signature without ``<factory>``, which is no Python: Sphinx would show what it can't parse as it is."""
+    return arguments and arguments.replace("<factory>", "..."), result
+
+
+def edited(lines: Iterable[str], names: Iterable[str]) -> list[str]:
+    """A docstring as the page has it.
+
+    Each ``name: …`` or ``name, name: …`` at the beginning of a sentence gets a paragraph, and ``[tian2020]`` becomes a citation.
+    """
+    text = re.sub(r"\[(tian20\w+)\]", r":cite:t:`\1`", "\n".join(lines))
+    if one := "|".join(map(re.escape, names)):
+        text = re.sub(rf"(?:(?<=\n)|(?<=\.  ))((?:{one})(?:, (?:{one}))*): ", r"\n\n**\1**: ", text)
+    return text.splitlines()
+
+
+def _annotate(app: Sphinx, doctree: nodes.document) -> None:
+    annotate(doctree, functions(), {claim.id: claim for claim in read_claims(data_files.folder() / "claims.yml")})
+    if app.env.docname == NOTATION:
+        _link_names(doctree)
+
+
+def _link_names(doctree: nodes.Element) -> None:
+    """Let each ``module.name`` in code, as the notation page has them, lead to where that name is explained."""
+    for code in list(doctree.findall(nodes.literal)):
+        name = code.astext() if code.astext().startswith("sslchapters.") else f"{PACKAGE}.{code.astext()}"
+        if "." in code.astext() and exists(name):
+            code.replace_self(_function(name, code.astext()))
+
+
+def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: Mapping[str, Claim]) -> None:
+    """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
+    elements = doctree.findall(nodes.Element)
+    for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
+        names = sorted(computed.get(str(box["label"]), ()))
+        links: list[list[nodes.Node]] = [[_function(name, offered()[name])] for name in names]
+        title = box.next_node(nodes.title)
+        codes = CODE.findall(title.astext() if title else "")
+        stated = [claims[code] for code in codes if code in claims]
+        verdicts = [_verdict(claim) for claim in stated]
+        content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
+        ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
+        theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
+        for begin, between, items, end in (("In the library: ", ", ", links, "."), (theirs, "; ", verdicts, ours)):
+            if items:
+                line = nodes.paragraph("", begin, classes=["sslbook-functions"])
+                for number, item in enumerate(items):
+                    line += [nodes.Text(between if number else ""), *item]
+                line += nodes.Text(end)
+                (content or [box])[-1].append(line)
+
+
+def _function(name: str, text: str) -> addnodes.pending_xref:
+    code = nodes.literal("", text)
+    return addnodes.pending_xref("", code, refdomain="py", reftype="obj", reftarget=name, refexplicit=True)
+
+
+def _verdict(claim: Claim) -> list[nodes.Node]:
+    verdict = "holds as corrected here" if claim.verdict == "holds with the correction" else claim.verdict
+    said = [_label(claim.id, entry_anchor(claim.id)), nodes.Text(f" {verdict}")]
+    return [*said, nodes.Text(" ("), _label("errata", claim.errata), nodes.Text(")")] if claim.errata else said
+
+
+def _label(text: str, label: str) -> addnodes.pending_xref:
+    return addnodes.pending_xref(
+        "", nodes.inline("", text), refdomain="std", reftype="ref", reftarget=label, refexplicit=True, refwarn=True
+    )
+
+
+def _resolve(
+    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.TextElement
+) -> nodes.Node | None:
+    """Where a name of Python's leads: to its entry or its owner's on the page, else nowhere; None if it doesn't exist."""
+    if node.get("refdomain") != "py":
+        return None
+    target = str(node["reftarget"])
+    if not target.startswith((f"{PACKAGE}.", "sslchapters.")):
+        return content
+    if not exists(target):
+        return None
+    place, domain = str(node.get("refdoc", PAGE)), env.get_domain("py")
+    for name in _entries(target):
+        found: nodes.Node | None = domain.resolve_xref(env, place, app.builder, "obj", name, node, content)
+        if found is not None:
+            return found
+    return content
+
+
+def _entries(name: str) -> Iterator[str]:
+    """What the page may call a full name and, after it, each of its owners."""
+    parts = name.split(".")
+    for cut in range(len(parts), 1, -1):
+        owner = ".".join(parts[:cut])
+        if promised := offered().get(owner):
+            yield ".".join([PACKAGE, promised, *parts[cut:]])
+            yield f"{PACKAGE}.{promised}"
+        yield owner
+
+
+def exists(name: str) -> bool:
+    """Whether a full name is that of a module, of something in one, or of a dataclass's field."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        owner, _, field = name.rpartition(".")
+        return (
+            bool(owner) and exists(owner) and field in getattr(pkgutil.resolve_name(owner), "__dataclass_fields__", {})
+        )
+    return True

@@ -1,0 +1,47 @@
+"""A stream of random numbers for each replica, and numbers of the CPU on another device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def to_device(drawn: Tensor, device: torch.device | str) -> Tensor:
+    """Numbers of the CPU, on the device, without waiting for it; what they were drawn into can be drawn into again."""
+    place = torch.device(device)
+    if place.type == "cuda" and drawn.device.type == "cpu":
+        return drawn.pin_memory().to(place, non_blocking=True)
+    return drawn.to(place)
+
+
+class Streams:
+    """Independent generators, one a seed; every draw has shape ``(len(seeds), *shape)``.
+
+    purpose: keeps apart the streams that one seed needs for different things (its data, its weights).
+    """
+
+    def __init__(self, seeds: Sequence[int], purpose: str = "") -> None:
+        if not seeds or any(int(seed) != seed or seed < 0 for seed in seeds):
+            raise ValueError(f"seeds must be one or more whole numbers of at least 0, got {list(seeds)}")
+        words = list(purpose.encode())
+        self._generators = [np.random.Generator(np.random.SFC64([int(seed), *words])) for seed in seeds]
+
+    def __len__(self) -> int:
+        return len(self._generators)
+
+    def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, out: Tensor | None = None) -> Tensor:
+        """Uniform on [0, 1), on the CPU; into ``out``, ``(R, *shape)`` and contiguous, if it is given."""
+        drawn = torch.empty(len(self), *shape, dtype=dtype) if out is None else out
+        for generator, row in zip(self._generators, drawn.numpy(), strict=True):  # the streams are what is apart
+            generator.random(dtype=row.dtype, out=row)
+        return drawn
+
+    def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
+        """Standard normal numbers, on the CPU."""
+        drawn = torch.empty(len(self), *shape, dtype=dtype)
+        for generator, row in zip(self._generators, drawn.numpy(), strict=True):
+            generator.standard_normal(dtype=row.dtype, out=row)
+        return drawn

@@ -1,1 +1,0 @@
-"""Recorded runs, data files, and printed tables beside ours."""

@@ -1,1 +1,0 @@
-"""Arguments, files that are written whole, and the machine's cores."""

@@ -1,1 +1,0 @@
-"""Intervals, errors of checks, random numbers for each replica, and metrics."""

@@ -1,0 +1,359 @@
+r"""Real images: how closely the operator predicts a real SimCLR step, and what it says will be learned.
+
+The population is ``N`` images with all their translations (or flips and brightness levels) as views, so that the operator is
+exact; a SimCLR step draws a batch of images and two views of each, back-propagates through both towers and steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from sslbook._check import require_whole
+from sslbook.images import enumerated
+from sslbook.losses import pairs as losses
+from sslbook.networks.small import convnet, mlp
+from sslbook.operator.covariance import CovarianceOperator, covariance_operator
+from sslbook.operator.layer import vec
+from sslbook.operator.view_weights import Mixing
+from sslchapters.covariance.checks import Residue, coefficients, residue
+from sslchapters.records import parts_folder, rounded
+from sslchapters.sweep import Study, sweep
+
+Device = torch.device | str
+
+OPERATOR = "operator"
+RIVALS = ("views not averaged", "covariance within views", "no augmentation")
+"""Operators that the covariance between images is easily mistaken for."""
+PARTS = ("weights left out", "outputs not normalised")
+"""What the operator of InfoNCE has beside the plain one, each left out; the last has no weights either."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A finite population of real images: ``views (N, V, C, H, W)``, un-augmented ``clean (N, C, H, W)``, ``labels (N,)``."""
+
+    views: Tensor
+    clean: Tensor
+    labels: Tensor
+
+    def to(self, device: Device) -> Scene:
+        """The same population on another device."""
+        return Scene(self.views.to(device), self.clean.to(device), self.labels.to(device))
+
+
+def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: Device = "cpu") -> Scene:
+    """Handwritten digits with all translations by up to ``radius`` pixels; the mean image is subtracted."""
+    data = enumerated.digits(samples, seed, dtype=torch.float64)
+    mean = data.pixels.mean(0)
+    return Scene(enumerated.shifts(data.pixels, radius) - mean, data.pixels - mean, data.labels).to(device)
+
+
+def cifar10_scene(samples: int = 256, seed: int = 0) -> Scene:
+    """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views); the mean image is subtracted."""
+    data = enumerated.read("cifar10", "test", samples, seed, dtype=torch.float64)
+    mean = data.pixels.mean(0)
+    augmented = enumerated.views(data.pixels, [enumerated.flips, enumerated.brightness])
+    return Scene(augmented - mean, data.pixels - mean, data.labels)
+
+
+def faded(scene: Scene, strength: float) -> Scene:
+    """The same images with weaker augmentation: views ``x + strength (x' - x)``."""
+    clean = scene.clean[:, None]
+    return replace(scene, views=clean + strength * (scene.views - clean))
+
+
+def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
+    """The small conv net of these experiments: two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
+    channels, size = scene.clean.shape[1], scene.clean.shape[2]
+    return convnet((channels, 8, 16), size, 16, seed=seed).to(scene.views.device)
+
+
+def scene_operator(
+    net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", tau: float = 0.5
+) -> CovarianceOperator:
+    """The operator that belongs to ``loss``: plain for ``"simple"``, weighted and l2-normalised for ``"info_nce"`` as in SimCLR."""
+    if loss == "simple":
+        return covariance_operator(net, layer, scene.views)
+    return covariance_operator(net, layer, scene.views, loss=loss, temperature=tau, normalize=True, clean=scene.clean)
+
+
+def theories(net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", tau: float = 0.5) -> dict[str, Tensor]:
+    """The steps that :data:`OPERATOR` and its rivals predict for a loss, in the weight's shape; the rivals of :data:`RIVALS` first.
+
+    For ``"info_nce"`` all are of normalised outputs and have the weights of one negative, but for the two that leave these out.
+    """
+    found = _operators(net, layer, scene, loss=loss, tau=tau)
+    op = found[0]
+    if loss != "simple":
+        found += [replace(op, mixing=Mixing()), replace(op, normalize=False, mixing=Mixing())]
+    return {name: 2 * each.update() for name, each in zip((OPERATOR, *RIVALS, *PARTS), found, strict=False)}
+
+
+def _operators(
+    net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", tau: float = 0.5
+) -> list[CovarianceOperator]:
+    """The operator of a scene, and those that it is mistaken for, in the order of :data:`RIVALS`."""
+    op = scene_operator(net, layer, scene, loss=loss, tau=tau)
+    alone = scene.views.flatten(0, 1)
+    others = (replace(scene, views=x[:, None], clean=x) for x in (alone, scene.clean))
+    mixed, still = (scene_operator(net, layer, each, loss=loss, tau=tau) for each in others)
+    return [op, mixed, replace(op, mixing=Mixing(inter=0.0, intra=1.0)), still]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Cosines between the means of ``batches`` SimCLR gradients and what theories predict: by theory a row a mean's size."""
+
+    batches: tuple[int, ...]
+    cosines: dict[str, tuple[tuple[float, ...], ...]]
+    lengths: dict[str, tuple[float, ...]]
+    """How long the mean gradient of all batches of a replicate is along what a theory predicts, in units of that."""
+
+    def of(self, theory: str = OPERATOR) -> Tensor:
+        """The mean cosine for each of ``batches``."""
+        return torch.tensor([sum(row) / len(row) for row in self.cosines[theory]], dtype=torch.float64)
+
+    @property
+    def rivals(self) -> dict[str, float]:
+        """The others' mean cosines with the means of most batches."""
+        return {name: float(self.of(name)[-1]) for name in self.cosines if name != OPERATOR}
+
+
+def simclr_agreement(
+    op: CovarianceOperator,
+    predicted: Mapping[str, Tensor] | None = None,
+    *,
+    size: int = 64,
+    batches: tuple[int, ...] = (1, 4, 16, 64),
+    loss: str = "simple",
+    tau: float = 0.5,
+    replicates: int = 4,
+    seed: int = 0,
+) -> Agreement:
+    r"""Compare predicted steps with minus the mean gradient of ``m`` SimCLR batches (both towers), for each ``m`` of ``batches``.
+
+    predicted: by name, as :func:`theories` has them; ``2 OP vec(W)`` alone if not given.  One batch is noisy; what remains when
+    many are averaged is the expected step, which is what the theorems are about.
+    """
+    told = predicted or {OPERATOR: 2 * op.update()}
+    fewest = math.gcd(*batches)  # finer means than these are not asked for
+    drawn = [
+        -simclr_gradients(op, size, loss=loss, tau=tau, replicates=max(batches), seed=seed + r, together=fewest)
+        for r in range(replicates)
+    ]
+    steps = torch.stack(drawn).flatten(2)
+    groups = [m // fewest for m in batches]
+    means = [steps[:, : steps.shape[1] // m * m].unflatten(1, (-1, m)).mean(2).flatten(0, 1) for m in groups]
+    cosines = {
+        name: tuple(tuple(torch.cosine_similarity(mean, step.flatten()[None]).tolist()) for mean in means)
+        for name, step in told.items()
+    }
+    lengths = {
+        name: tuple((steps.mean(1) @ step.flatten() / step.square().sum()).tolist()) for name, step in told.items()
+    }
+    return Agreement(batches, cosines, lengths)
+
+
+def batches_of(population: tuple[int, int], size: int, replicates: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Where the two views of ``replicates`` batches of ``size`` distinct images lie among all views, ``(R, size)`` each.
+
+    Drawn on the CPU, so that every device sees the same batches.
+    """
+    n, v = population
+    size = require_whole("size", size, least=2, most=n)
+    draw = torch.Generator().manual_seed(seed)
+    sample = torch.rand(replicates, n, generator=draw).argsort(1)[:, :size]
+    first, second = (sample * v + torch.randint(v, sample.shape, generator=draw) for _ in range(2))
+    return first, second
+
+
+def simclr_gradients(
+    op: CovarianceOperator,
+    size: int,
+    *,
+    loss: str = "simple",
+    tau: float = 0.5,
+    replicates: int = 16,
+    seed: int = 0,
+    together: int = 1,
+) -> Tensor:
+    """Gradients of ``replicates`` SimCLR batches of ``size`` distinct images in the operator's layer, ``(R, *weight)``.
+
+    together: so many batches' mean in place of each, ``(R / together, *weight)``; one backward pass gives a mean.
+    """
+    n, v = op.population
+    y = op.opened.output.detach()
+    first, second = (index.to(y.device) for index in batches_of(op.population, size, replicates, seed))
+    pair = [y[index].requires_grad_(True) for index in (first, second)]
+    if loss == "info_nce":
+        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=True, temperature=tau)
+    else:
+        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=False)
+    pulls = torch.autograd.grad(value.sum(), pair)
+    cotangent = torch.zeros(replicates // together * n * v, y.shape[1], dtype=y.dtype, device=y.device)
+    row = n * v * (torch.arange(replicates, device=y.device)[:, None] // together)
+    for index, pull in zip((first, second), pulls, strict=True):
+        cotangent.index_add_(0, (index + row).flatten(), pull.flatten(0, 1))
+    return op.opened.vjp(cotangent.unflatten(0, (-1, n * v)) / together)
+
+
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A loss of the outputs of two views, and of the labels."""
+
+
+def simclr(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
+    """SimCLR's InfoNCE, which looks at no label."""
+    del labels
+    return losses.contrastive(one, two, temperature=0.5)
+
+
+def told(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy on the outputs of both views: a run that knows what the images show."""
+    return (F.cross_entropy(one, labels) + F.cross_entropy(two, labels)) / 2
+
+
+def train_student(
+    net: nn.Sequential, scene: Scene, objective: Objective = simclr, *, steps: int, size: int = 64, seed: int = 0
+) -> nn.Sequential:
+    """Train ``net`` in place by SGD on batches of ``size`` images, with two of their views each."""
+    draw = torch.Generator().manual_seed(seed)
+    (n, v), flat = scene.views.shape[:2], scene.views.flatten(0, 1)
+    labels = scene.labels.to(flat.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for _ in range(steps):
+        sample = torch.randperm(n, generator=draw)[:size]
+        shown = [v * sample + torch.randint(v, (size,), generator=draw) for _ in range(2)]
+        one, two = (flat[index] for index in torch.stack(shown).to(flat.device))
+        optimizer.zero_grad()
+        objective(net(one), net(two), labels[sample.to(flat.device)]).backward()
+        optimizer.step()
+    return net
+
+
+def weights_inside(net: nn.Sequential, layer: str, scene: Scene, k: int = 8) -> dict[str, float]:
+    """By the name of an operator: the share of the weights (squared norm) in its ``k`` leading eigenvectors."""
+    unit = nn.functional.normalize(vec(net.get_parameter(f"{layer}.weight").detach()), dim=0)
+    operators = zip((OPERATOR, *RIVALS), _operators(net, layer, scene), strict=True)
+    return {name: float((op.top_eigenpairs(k, tol=1e-6).vectors.T @ unit).square().sum()) for name, op in operators}
+
+
+def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
+    r"""Eigenvalues ``(k,)``, eigenvectors ``(k, C, H, W)`` and trace of a linear neuron's operator, :math:`V_x[\bar x]`.
+
+    The connection of one linear neuron is its input, so the operator is the covariance of the view-averaged images.
+    """
+    size = scene.clean[0].numel()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(size, 1, bias=False, dtype=scene.views.dtype)).to(scene.views.device)
+    op = covariance_operator(net, "1", scene.views)
+    pairs = op.top_eigenpairs(k)
+    return pairs.values.cpu(), pairs.vectors.T.reshape(k, *scene.clean.shape[1:]).cpu(), op.trace()
+
+
+def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[int, int]:
+    """Multiplications, as PyTorch counts them, of one application of ``op`` and of a forward and backward pass of its views."""
+    direction = torch.ones_like(op.opened.weight)
+    views = scene.views.flatten(0, 1)
+    counts = []
+    for work in (lambda: op.apply(direction), lambda: torch.autograd.grad(net(views).sum(), list(net.parameters()))):
+        with FlopCounterMode(display=False) as counter:
+            work()
+        counts.append(int(counter.get_total_flops()))
+    return counts[0], counts[1]
+
+
+def residue_on_digits(seed: int, *, samples: int = 10, steps: int = 120, every: int = 10) -> dict[int, Residue]:
+    """Theorem 4's residue by step of a run: gradient descent on the expected InfoNCE loss (H = 1, both towers, tau = 1).
+
+    A few digits with five views each (the image, and one pixel to each side), MLP 64-16-8.
+    """
+    data = enumerated.digits(samples, seed, dtype=torch.float64)
+    mean = data.pixels.mean(0)
+    grid = enumerated.shifts(data.pixels, 1) - mean  # identity first, then the 3 x 3 grid row by row without its centre
+    views, clean = grid[:, [0, 2, 4, 5, 7]], data.pixels - mean
+    net = nn.Sequential(nn.Flatten(), *mlp((64, 16, 8), seed=seed))
+    weights, found = list(net.parameters()), {}
+    for step in range(steps + 1):
+        if step % every == 0:
+            found[step] = residue(net, "3", views, clean, tau=1.0)
+        outputs = net(views.flatten(0, 1))
+        with torch.no_grad():
+            moves = coefficients(outputs, len(views), views.shape[1], "info_nce", 1.0, 0.0)[1] @ outputs
+        steps_down = torch.autograd.grad(outputs, weights, moves)
+        with torch.no_grad():
+            for weight, down in zip(weights, steps_down, strict=True):
+                weight.add_(0.1 * down)
+    return found
+
+
+def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
+    """The record ``covariance-cifar10``: how well operators predict SimCLR steps of a conv net on 256 real CIFAR-10 images.
+
+    cosine: by loss, theory, seed and size of the mean.
+    """
+    rows: dict[str, dict[str, list[list[float]]]] = {"simple": {}, "info_nce": {}}
+    for seed in seeds:
+        scene = cifar10_scene(256, seed)
+        net = scene_network(scene, seed)
+        for loss, row in rows.items():
+            op = scene_operator(net, "2", scene, loss=loss)
+            found = simclr_agreement(op, theories(net, "2", scene, loss=loss), loss=loss, replicates=2, seed=seed)
+            for theory in found.cosines:
+                row.setdefault(theory, []).append(found.of(theory).tolist())
+    return {"batches": [1, 4, 16, 64], "cosine": rows}
+
+
+RUN_STEPS, RUN_LAYERS = 60, ("0", "2")
+STATES: dict[str, tuple[Objective, int]] = {
+    "start": (simclr, 0),
+    "simclr": (simclr, RUN_STEPS),
+    "labels": (told, RUN_STEPS),
+}
+"""What a network of a run was trained by, and for how many steps."""
+
+
+def along_runs(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, object]:
+    """The record ``covariance-runs``: 128 digits and a conv net of each seed, before and after training, in both convolutions.
+
+    cosine: by state, layer and theory, of the mean of 64 batches' InfoNCE steps with the step that is predicted; over seeds.
+    share: by state, layer and operator, of the weights' squared length in its eight leading modes; over seeds.
+    """
+    keep = (parts or parts_folder()) / "covariance-runs"
+    found = sweep(_along, tuple(STATES), seeds, alike=lambda state: state, most=lambda state: 1, keep=keep)
+    values: dict[str, dict[str, Any]] = {"cosine": {}, "share": {}}
+    for state, measured in found.items():
+        for key, numbers in measured.items():
+            kind, layer, name = key.split("/")
+            values[kind].setdefault(state, {}).setdefault(layer, {})[name] = rounded(numbers, 5)
+    return {"steps": RUN_STEPS, **values}
+
+
+def _along(chunk: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
+    """Cosines and shares of each replica, by ``kind/layer/name``."""
+    found: dict[str, list[float]] = {}
+    for state, seed in chunk:
+        scene, (objective, steps) = digits_scene(128, seed=seed), STATES[state]
+        net = train_student(scene_network(scene, seed), scene, objective, steps=steps, seed=seed)
+        for layer in RUN_LAYERS:
+            for name, share in weights_inside(net, layer, scene).items():
+                found.setdefault(f"share/{layer}/{name}", []).append(share)
+            op = scene_operator(net, layer, scene, loss="info_nce")
+            predicted = theories(net, layer, scene, loss="info_nce")
+            agreed = simclr_agreement(op, predicted, batches=(64,), loss="info_nce", replicates=1, seed=1000 + seed)
+            for name in predicted:
+                found.setdefault(f"cosine/{layer}/{name}", []).append(float(agreed.of(name)[0]))
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
+
+
+STUDIES = {
+    "covariance-cifar10": Study(cifar10_values, (0, 1, 2)),
+    "covariance-runs": Study(along_runs, tuple(range(8))),
+}

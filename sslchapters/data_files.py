@@ -1,0 +1,73 @@
+"""Where the book is, and the data files that ship with it: printed tables, recorded runs, the ledger's source."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+from sslbook._check import InputError
+from sslbook._files import ask_git, read_source, read_text
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+ROOT = "the book's folder (default: the one around the working folder)"
+"""What ``--root`` is, for a command's help."""
+
+
+def root_of(start: Path | None = None) -> Path | None:
+    """The book that ``start`` (default: the working folder) lies in, else the one that this package's source lies in, if any."""
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents, PACKAGE.parent):
+        if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
+            return folder
+    return None
+
+
+def book_folder(text: str) -> Path:
+    """A command's ``--root``; raises what argparse turns into a sentence for a folder without a book."""
+    folder = Path(text).resolve()
+    if not (folder / "_toc.yml").is_file() or not (folder / "chapters").is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: a folder with _toc.yml and chapters/ is needed")
+    return folder
+
+
+def folder() -> Path:
+    """`data` of the source tree that this package lies in, else the one that was installed with it."""
+    source = PACKAGE.parent / "data"
+    if (source / "claims.yml").is_file():  # else it is somebody else's
+        return source
+    return Path(str(importlib.resources.files("sslchapters.data")))
+
+
+def printed_file(name: str) -> dict[str, Any]:
+    """The numbers of a printed table, as `data/printed/<name>.json` has them; raises ValueError, naming those there are."""
+    path = folder() / "printed" / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
+        raise ValueError(f"name must be one of {known}, got {name!r}")
+    content: dict[str, Any] = json.loads(read_text(path))
+    return content
+
+
+def read_yaml(path: Path, kind: type) -> Any:
+    """What a file of the book holds; raises InputError, naming it, for what is no YAML of a ``kind``, list or dict."""
+    import yaml
+
+    text = read_source(path)
+    try:
+        content = yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(content, kind):
+        raise InputError(f"{path}: a {kind.__name__} is needed, and it holds a {type(content).__name__}")
+    return content
+
+
+def changed_since(commit: str) -> bool | None:
+    """Whether a file of the two packages differs from a commit; None where the commit, or git, is not here."""
+    names = ask_git("diff", "--name-only", commit, "--", "../sslbook", "../sslchapters") if commit else None
+    return None if names is None else bool(names)

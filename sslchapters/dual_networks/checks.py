@@ -1,0 +1,508 @@
+r"""Two towers and one distance: the gradient of contrastive losses through connections (chapter "Dual networks").
+
+Everything is per pair: a batch of ``B`` pairs has connections ``k`` of shape ``(B, n, n_L)`` with ``n = n_l n_{l-1}``,
+and gradients ``(B, n)`` in the order of :func:`sslbook.operator.layer.vec`.  The ``*_gradient`` functions are the paper's formulas;
+:func:`autograd_gradient` is the independent answer.  The ``*_gaps`` functions compare the two on random networks and
+return relative errors by name; those whose name starts with ``broken:`` belong to variants that must *not* agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacrev, vmap
+
+from sslbook.losses import pairs as losses
+from sslbook.networks.small import Power, Residual, initialize, instance_seeds, mlp, random_network, residual_net
+from sslbook.operator.covariance import relative_gap
+from sslbook.operator.layer import Layer, connection, open_layer, vec
+from sslchapters.checks import Comparison, Gaps, over
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reversible layers: the matrices whose product a network is, and the degree of its homogeneity
+#
+# A network without biases is a product of matrices whose *gates* depend on the input; for one of its modules
+#
+#     module(u) = G(u) u        and        d module(u) / du = Q(u) G(u).
+#
+# Definition 2 of [tian2020] calls such a layer *reversible*.
+
+
+def gates(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor] | None:
+    r"""Diagonals of :math:`G` and :math:`QG` for an element-wise activation at ``u``; ``None`` for other modules.
+
+    ReLU and leaky ReLU have :math:`Q = I`; the monomial :math:`u^p` has :math:`G = \mathrm{diag}(u^{p-1})`, :math:`Q = pI`.
+    """
+    if isinstance(module, nn.ReLU):
+        gate = (u > 0).to(u.dtype)
+        return gate, gate
+    if isinstance(module, nn.LeakyReLU):
+        gate = torch.where(u > 0, torch.ones_like(u), torch.full_like(u, module.negative_slope))
+        return gate, gate
+    if isinstance(module, Power):
+        gate = u ** (module.p - 1)
+        return gate, module.p * gate
+    return None
+
+
+def stage_matrices(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Per-sample matrices :math:`(G, QG)` of one module at its input ``u`` of shape ``(B, ...)``.
+
+    Shapes ``(B, out, in)`` on flattened features.  Sequential modules multiply, residual blocks add, activations are
+    diagonal, everything else must be a linear map without bias and is read off from its action on a basis.
+    """
+    batch = u.shape[0]
+    pair = gates(module, u)
+    if pair is not None:
+        return torch.diag_embed(pair[0].reshape(batch, -1)), torch.diag_embed(pair[1].reshape(batch, -1))
+    if isinstance(module, nn.Sequential):
+        return _product(list(module), u)
+    if isinstance(module, Residual):
+        skip, branch = stage_matrices(module.skip, u), stage_matrices(module.branch, u)
+        return skip[0] + branch[0], skip[1] + branch[1]
+    size = u[0].numel()
+    basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *u.shape[1:])
+    matrix = module(basis).reshape(size, -1).T
+    return matrix.expand(batch, -1, -1), matrix.expand(batch, -1, -1)
+
+
+def _product(stages: Sequence[nn.Module], u: Tensor) -> tuple[Tensor, Tensor]:
+    size = u[0].numel()
+    eye = torch.eye(size, dtype=u.dtype, device=u.device).expand(u.shape[0], -1, -1)
+    secant, tangent = eye, eye
+    for stage in stages:
+        g, qg = stage_matrices(stage, u)
+        secant, tangent, u = g @ secant, qg @ tangent, stage(u)
+    return secant, tangent
+
+
+@dataclass(frozen=True)
+class Transitions:
+    r"""Lemma 1's transition matrices at one layer, for a batch of ``B`` inputs.
+
+    forward:  :math:`V^f_l`, shape ``(B, n_L, n_l)``: the output is ``forward @ preactivation``.
+    backward: :math:`V^b_l`, shape ``(B, n_L, n_l)``: the Jacobian of the output in the pre-activation.
+    preactivation: :math:`\tilde f_l`, shape ``(B, n_l)``, flattened.
+    """
+
+    forward: Tensor
+    backward: Tensor
+    preactivation: Tensor
+
+
+@torch.no_grad()
+def transitions(net: nn.Sequential, layer: int, x: Tensor) -> Transitions:
+    r"""Transition matrices :math:`V^f_l, V^b_l` above member ``layer`` of a reversible ``net`` (Lemma 1 of [tian2020]).
+
+    :math:`V^f_{l-1} = V^f_l G_l` and :math:`V^b_{l-1} = V^b_l Q_l G_l`, starting from the identity at the output.
+    """
+    preactivation: Tensor = net[: layer + 1](x)
+    forward, backward = _product(list(net)[layer + 1 :], preactivation)
+    return Transitions(forward, backward, preactivation.flatten(1))
+
+
+def degree(net: nn.Sequential, layer: int) -> int:
+    r"""Degree of homogeneity :math:`\kappa_l` of a reversible network's output in the pre-activation of member ``layer``.
+
+    :math:`J_l \tilde f_l = \kappa_l f_L` by Euler's theorem: the product of the degrees of the monomial activations above.
+    """
+    return math.prod(module.p for module in net[layer + 1 :].modules() if isinstance(module, Power))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is drawn: pairs of networks of many kinds, a layer of them, and pairs of inputs
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One random network with a twin of other weights, ``pairs`` input pairs, and one of its layers."""
+
+    net: nn.Sequential
+    twin: nn.Sequential
+    layer: str
+    x1: Tensor
+    x2: Tensor
+
+    @property
+    def index(self) -> int:
+        """Position of the layer among the members of the network."""
+        return int(self.layer)
+
+    @property
+    def weight(self) -> Tensor:
+        """The layer's weight."""
+        weight = self.net[self.index].weight
+        assert isinstance(weight, Tensor)
+        return weight.detach()
+
+    @property
+    def other(self) -> Tensor:
+        """The weight of the twin's layer."""
+        weight = self.twin[self.index].weight
+        assert isinstance(weight, Tensor)
+        return weight.detach()
+
+
+def instances(networks: int, pairs: int, seed: int, kinds: Sequence[str]) -> Iterator[Instance]:
+    """Every top-level linear or convolutional layer of ``networks`` random networks, with ``pairs`` random pairs each.
+
+    Networks with a zero output, or with outputs in a single direction, are passed over: they leave nothing to compare.
+    """
+    for s in instance_seeds(networks, seed):
+        net, shape = random_network(s, kinds)
+        twin, _ = random_network(s, kinds)
+        initialize(twin, s + 1_000_003)
+        draw = torch.Generator().manual_seed(s)
+        x1, x2 = torch.randn(2, pairs, *shape, generator=draw, dtype=torch.float64)
+        if _silent(net, x1, x2) or _silent(twin, x1, x2):
+            continue
+        for name, module in net.named_children():
+            if isinstance(module, Layer):
+                yield Instance(net, twin, name, x1, x2)
+
+
+def _silent(net: nn.Module, x1: Tensor, x2: Tensor) -> bool:
+    """Whether an output is zero, or all pairs of outputs are parallel to rounding."""
+    with torch.no_grad():
+        y1, y2 = net(x1), net(x2)
+    if bool((y1.norm(dim=1) == 0).any() | (y2.norm(dim=1) == 0).any()):
+        return True
+    return bool((torch.nn.functional.cosine_similarity(y1, y2).abs() >= 1 - 1e-12).all())
+
+
+# -- the formulas -------------------------------------------------------------------------------------------------------
+
+
+def lifted(k: Tensor, weight: Tensor) -> Tensor:
+    r""":math:`K^T vec(W)`, ``(B, n_L)``: the output, where Theorem 1 applies."""
+    return k.mT @ vec(weight)
+
+
+def tower_gradient(k1: Tensor, w1: Tensor, k2: Tensor, w2: Tensor) -> Tensor:
+    r""":math:`K_1 [K_1^T vec(W_1) - K_2^T vec(W_2)]`: the gradient in the first tower's weights (Theorem 1, Eq. 1)."""
+    return _times(k1, lifted(k1, w1) - lifted(k2, w2))
+
+
+def _matrix_gradient(j1: Tensor, w1: Tensor, f1: Tensor, j2: Tensor, w2: Tensor, f2: Tensor) -> Tensor:
+    r"""The same as a matrix, ``(B, n_l, n_{l-1})``: :math:`J_1^T [J_1 W_1 f_1 - J_2 W_2 f_2] f_1^T`."""
+    gap = torch.einsum("bon,nm,bm->bo", j1, w1, f1) - torch.einsum("bon,nm,bm->bo", j2, w2, f2)
+    return torch.einsum("bon,bo,bm->bnm", j1, gap, f1)
+
+
+def tied_gradient(k1: Tensor, k2: Tensor, weight: Tensor) -> Tensor:
+    r""":math:`(K_1 - K_2)(K_1 - K_2)^T vec(W)`: the gradient of :math:`r` when *both* towers share and train the weights."""
+    return _times(k1 - k2, lifted(k1 - k2, weight))
+
+
+def _normalized_gradient(k1: Tensor, y1: Tensor, k2: Tensor, y2: Tensor, weight: Tensor) -> Tensor:
+    r""":math:`K_1^n P^\perp_{y_1} [K_1^n - K_2^n]^T vec(W)` with :math:`K^n = K / \|y\|` (Eq. 41)."""
+    n1, n2 = k1 / y1.norm(dim=1)[:, None, None], k2 / y2.norm(dim=1)[:, None, None]
+    return _times(n1, project_out(y1, lifted(n1 - n2, weight)))
+
+
+def project_out(y: Tensor, u: Tensor) -> Tensor:
+    r""":math:`P^\perp_y u = u - y (y^T u) / \|y\|^2` (Eq. 42), row by row."""
+    return u - y * ((y * u).sum(-1, keepdim=True) / y.square().sum(-1, keepdim=True))
+
+
+def contrastive_gradient(k1: Tensor, k_pos: Tensor, k_neg: Tensor, d_neg: Tensor, weight: Tensor) -> Tensor:
+    r""":math:`K(x_1) \sum_k \partial L / \partial r_{k-} (K(x_+) - K(x_{k-}))^T vec(W)` (Lemma 2, Eq. 46).
+
+    ``k_neg`` is ``(B, H, n, n_L)`` and ``d_neg`` ``(B, H)``.  The first tower's gradient of any loss whose partials sum to zero.
+    """
+    gaps = lifted(k_pos[:, None] - k_neg, weight)
+    return _times(k1, torch.einsum("bh,bho->bo", d_neg, gaps))
+
+
+def _times(k: Tensor, u: Tensor) -> Tensor:
+    return (k @ u[..., None])[..., 0]
+
+
+# -- the independent answer ---------------------------------------------------------------------------------------------
+
+
+def autograd_gradient(
+    net1: nn.Module,
+    net2: nn.Module,
+    layer: str,
+    x1: Tensor,
+    x2: Tensor,
+    *,
+    normalize: bool = False,
+    both: bool = False,
+) -> Tensor:
+    r"""Per-pair autograd gradient of :math:`r = \frac12 \|f_1 - f_2\|^2` in the layer's weights, ``(B, n)``.
+
+    The second tower is held fixed, unless ``both`` (then ``net2`` must be ``net1``: one set of weights in both places).
+    """
+    key = f"{layer}.weight".lstrip(".")
+    params = {name: p.detach() for name, p in net1.named_parameters()}
+    other = {name: p.detach() for name, p in net2.named_parameters()}
+
+    def distance(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        f1 = functional_call(net1, {**params, key: w}, (a[None],)).flatten()
+        f2 = functional_call(net2, {**other, key: w} if both else other, (b[None],)).flatten()
+        if normalize:
+            f1, f2 = f1 / f1.norm(), f2 / f2.norm()
+        return losses.half_squared_distance(f1, f2)
+
+    gradients = vmap(grad(distance), in_dims=(None, 0, 0))(params[key], x1, x2)
+    return torch.stack([vec(g) for g in gradients])
+
+
+# -- checks on random networks ------------------------------------------------------------------------------------------
+
+
+DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
+
+
+def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instance]]:
+    """:func:`instances` of some kinds of networks, as :func:`over` asks for them."""
+    return lambda networks, seed: instances(networks, pairs, seed, kinds)
+
+
+@over(_layers("linear", "relu", "leaky_relu", "power"))
+def connection_gaps(it: Instance) -> Iterator[Comparison]:
+    r"""Definition 1: Kronecker products :math:`f_{l-1} \otimes J_l^T` against autograd's Jacobian of the output in the weights."""
+    opened, truth = open_layer(it.net, it.layer, it.x1), _weight_jacobian(it)
+    factors = zip(opened.below, opened.jacobian(), strict=True)
+    yield "kronecker", opened.connections(), truth
+    if min(it.weight.shape) > 1:  # with one row or one column the two orders are the same
+        swapped = torch.stack([torch.kron(j.T.contiguous(), f[:, None]) for f, j in factors])
+        yield "broken: factors swapped", swapped, truth
+
+
+def _weight_jacobian(it: Instance) -> Tensor:
+    r""":math:`(\partial f_L / \partial vec(W_l))^T` of each input by autograd, ``(B, n, n_L)``."""
+    key = f"{it.layer}.weight"
+    params = {name: p.detach() for name, p in it.net.named_parameters()}
+
+    def output(w: Tensor, x: Tensor) -> Tensor:
+        found: Tensor = functional_call(it.net, {**params, key: w}, (x[None],))
+        return found.flatten()
+
+    jacobian: Tensor = vmap(jacrev(output), in_dims=(None, 0))(params[key], it.x1)
+    return torch.stack([torch.stack([vec(row) for row in one], -1) for one in jacobian])
+
+
+@over(_layers("linear", "relu", "leaky_relu", "power", "conv", "residual"))
+def recursion_gaps(it: Instance) -> Iterator[Comparison]:
+    r"""Lemma 1: :math:`V^{b\top}_1 [V^f_1 \tilde f_1 - V^f_2 \tilde f_2]` against autograd, at every layer."""
+    one, two = transitions(it.net, it.index, it.x1), transitions(it.twin, it.index, it.x2)
+    first, second = _times(one.forward, one.preactivation), _times(two.forward, two.preactivation)
+    truth = _preactivation_gradient(it)
+    yield "lemma", _times(one.backward.mT, first - second), truth
+    if degree(it.net, it.index) > 1:
+        forward_only = _times(one.forward.mT, first - second)
+        yield "broken: forward matrices both ways (power)", forward_only, truth
+    if it.index + 1 < len(it.net) and not all(isinstance(m, (nn.Identity, nn.Linear)) for m in it.net):
+        swapped = _times(one.backward.mT, first - _times(one.forward, two.preactivation))
+        yield "broken: one tower's gates for both", swapped, truth
+
+
+def _preactivation_gradient(it: Instance) -> Tensor:
+    above = it.net[it.index + 1 :]
+    h = it.net[: it.index + 1](it.x1).detach().requires_grad_(True)
+    r = losses.half_squared_distance(above(h).flatten(1), it.twin(it.x2).flatten(1).detach())
+    gradient: Tensor = torch.autograd.grad(r.sum(), h)[0]
+    return gradient.flatten(1)
+
+
+@over(_layers(*DEGREE_ONE))
+def distance_gaps(it: Instance) -> Iterator[Comparison]:
+    r"""Theorem 1 for ReLU, leaky ReLU, linear, convolutional and residual networks (degree 1), tied weights and different ones."""
+    k1, k2 = connection(it.net, it.layer, it.x1), connection(it.twin, it.layer, it.x2)
+    same, w, v = connection(it.net, it.layer, it.x2), it.weight, it.other
+    different = autograd_gradient(it.net, it.twin, it.layer, it.x1, it.x2)
+    first, both = (autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, both=both) for both in (False, True))
+    kronecker, alone, tied = tower_gradient(k1, w, k2, v), tower_gradient(k1, w, same, w), tied_gradient(k1, same, w)
+    yield "different weights", kronecker, different
+    yield "tied, first tower", alone, first
+    yield "tied, both towers", tied, both
+    yield "broken: sum for difference", tower_gradient(k1, w, -k2, v), different
+    yield "broken: second tower's weights replaced by the first's", tower_gradient(k1, w, k2, w), different
+    yield "broken: Eq. 40 for both towers", alone, both
+    yield "broken: both towers for the first", tied, first
+    if isinstance(it.net[it.index], nn.Linear):
+        a, b = open_layer(it.net, it.layer, it.x1), open_layer(it.twin, it.layer, it.x2)
+        matrix = _matrix_gradient(a.jacobian(), w, a.below, b.jacobian(), v, b.below)
+        yield "matrix form", torch.stack([vec(m) for m in matrix]), kronecker
+
+
+@over(_layers("power"))
+def power_gaps(it: Instance) -> Iterator[Comparison]:
+    r"""Theorem 1 for monomials, where :math:`K_l^T vec(W_l) = \kappa_l f_L`: as printed, and divided by :math:`\kappa_l`."""
+    kappa = degree(it.net, it.index)
+    if kappa > 1:
+        k1, k2 = connection(it.net, it.layer, it.x1), connection(it.twin, it.layer, it.x2)
+        printed = tower_gradient(k1, it.weight, k2, it.other)
+        truth = autograd_gradient(it.net, it.twin, it.layer, it.x1, it.x2)
+        yield "divided by kappa", printed / kappa, truth
+        yield "broken: as printed", printed, truth
+
+
+def _with_pairs(nets: Iterable[tuple[int, nn.Sequential]]) -> Iterator[tuple[nn.Sequential, Tensor, Tensor]]:
+    for seed, net in nets:
+        x1, x2 = torch.randn(2, 32, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        yield net, x1, x2
+
+
+@over(lambda count, seed: _with_pairs((s, residual_net(6, 2, 5, 3, seed=s)) for s in instance_seeds(count, seed)))
+def branch_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Comparison]:
+    r"""Theorem 1 inside a residual branch: :math:`K^T vec(W)` lacks the skip's output; :math:`K_1 [f_1 - f_2]` is right."""
+    net, x1, x2 = instance
+    for name in (f"{at}.branch.{i}" for at, block in enumerate(net) if isinstance(block, Residual) for i in (0, 2)):
+        one, two = open_layer(net, name, x1), open_layer(net, name, x2)
+        truth = autograd_gradient(net, net, name, x1, x2)
+        k1, k2 = one.connections(), two.connections()
+        yield "outputs in place of K^T vec(W)", _times(k1, one.output - two.output), truth
+        yield "broken: as printed", tower_gradient(k1, one.weight, k2, one.weight), truth
+
+
+@over(lambda count, seed: _with_pairs((s, mlp((5, 7, 6, 3), bias=True, seed=s)) for s in instance_seeds(count, seed)))
+def bias_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Comparison]:
+    """Theorem 1 in ReLU networks with biases: the theorem's hypothesis dropped."""
+    net, x1, x2 = instance
+    for name in ("0", "2"):  # in the top layer the biases of the two towers cancel
+        one, k2 = open_layer(net, name, x1), connection(net, name, x2)
+        gradient = tower_gradient(one.connections(), one.weight, k2, one.weight)
+        yield "broken: with biases", gradient, autograd_gradient(net, net, name, x1, x2)
+
+
+@over(_layers(*DEGREE_ONE))
+def normalized_gaps(it: Instance) -> Iterator[Comparison]:
+    r"""Eq. 41: the gradient with l2-normalised outputs; broken without the projection, and with unscaled connections."""
+    one, two = open_layer(it.net, it.layer, it.x1), open_layer(it.net, it.layer, it.x2)
+    k1, k2, w = one.connections(), two.connections(), it.weight
+    truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
+    n1, n2 = k1 / one.output.norm(dim=1)[:, None, None], k2 / two.output.norm(dim=1)[:, None, None]
+    value, straight = _normalized_gradient(k1, one.output, k2, two.output, w), _times(n1, lifted(n1 - n2, w))
+    if truth.norm() < 1e-6 * straight.norm():
+        return  # the layer cannot turn its output: nothing but rounding is left
+    yield "Eq. 41", value, truth
+    yield "gradient along the weights", _along(w, value, straight), None
+    yield "broken: projection left out", straight, truth
+    yield "broken: along the weights without projection", _along(w, straight, straight), None
+    yield "broken: connections not scaled", _times(k1, project_out(one.output, lifted(k1 - k2, w))), truth
+
+
+def _along(weight: Tensor, gradient: Tensor, scale: Tensor) -> float:
+    """Largest component of a gradient along the weights, over the batch, in units of the largest ``scale``."""
+    return float((gradient @ vec(weight)).abs().max() / (scale.norm(dim=1).max() * weight.norm()))
+
+
+PairLoss = Callable[[Tensor, Tensor], Tensor]
+
+PAIR_LOSSES: dict[str, PairLoss] = {
+    "simple": lambda p, n: losses.simple(p, n),
+    "soft_triplet": lambda p, n: losses.soft_triplet(p, n, temperature=0.7, margin=0.3),
+    "info_nce": lambda p, n: losses.info_nce(p, n, temperature=0.7),
+}
+
+
+def _printed_triplet(p: Tensor, n: Tensor) -> Tensor:
+    return (0.7 * (1 + ((p[:, None] - n + 0.3) / 0.7).exp()).log()).mean(1)
+
+
+def _printed_nce(p: Tensor, n: Tensor) -> Tensor:
+    attract = (-p / 0.7).exp()
+    return -(attract / (attract + (-n / 0.7).exp().sum(1))).log()
+
+
+PRINTED: dict[str, PairLoss] = {
+    "simple": lambda p, n: p - n.mean(1),
+    "soft_triplet": _printed_triplet,
+    "info_nce": _printed_nce,
+}
+"""The losses of ``PAIR_LOSSES`` letter by letter: unsafe for large distances, independent of :mod:`sslbook.losses.pairs`."""
+
+
+def partial_sums(count: int = 400, seed: int = 0) -> Gaps:
+    r"""Theorem 2, for the formulas as printed: the largest sum of all partials, the smallest partial of the right sign.
+
+    ``library`` is the largest difference between these partials and those of :mod:`sslbook.losses.pairs`.
+
+    Broken: :math:`L^\beta` (sums to beta), and an InfoNCE whose denominator has a temperature of its own (another loss that is
+    easily written by mistake).
+    """
+    draw = torch.Generator().manual_seed(seed)
+    r_pos = torch.rand(count, generator=draw, dtype=torch.float64) * 3
+    r_neg = torch.rand(count, 5, generator=draw, dtype=torch.float64) * 3
+    found = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PRINTED.items()}
+    ours = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PAIR_LOSSES.items()}
+    extended = losses.partials(lambda p, n: losses.simple(p, n, beta=0.25), r_pos, r_neg)
+
+    def detuned(p: Tensor, n: Tensor) -> Tensor:
+        return p / 0.7 + torch.logsumexp(torch.cat([-p[..., None], -n], -1), -1)
+
+    wrong = losses.partials(detuned, r_pos, r_neg)
+    swapped = [losses.partials(_exchanged(fn), r_pos, r_neg[:, :1]) for fn in PAIR_LOSSES.values()]
+
+    def margin(pair: losses.Partials) -> float:
+        return float(torch.cat([pair.pos, -pair.neg.flatten()]).min())
+
+    def total(pair: losses.Partials) -> Tensor:
+        return (pair.pos + pair.neg.sum(-1)).abs()
+
+    return {
+        "sum": max(float(total(pair).max()) for pair in found.values()),
+        "library": max(relative_gap(ours[name].neg, pair.neg) for name, pair in found.items()),
+        "smallest sign margin": min(margin(pair) for pair in found.values()),
+        "broken: pairs exchanged": max(margin(pair) for pair in swapped),
+        "broken: extended loss": float(total(extended).min()),
+        "broken: two temperatures": float(total(wrong).min()),
+    }
+
+
+def _exchanged(loss: PairLoss) -> PairLoss:
+    """The loss with the positive and its one negative exchanged."""
+    return lambda p, n: loss(n[:, 0], p[:, None])
+
+
+TUPLES, NEGATIVES = 8, 4
+
+
+@over(_layers("relu", "leaky_relu", "conv", "linear", pairs=TUPLES * (2 + NEGATIVES)))
+def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
+    r"""Lemma 2 for the three losses: one anchor, one positive, four negatives, against autograd through the network."""
+    opened, shape = open_layer(it.net, it.layer, it.x1), (TUPLES, 2 + NEGATIVES)
+    k, y = opened.connections().unflatten(0, shape), opened.output.unflatten(0, shape)
+    r_pos = losses.half_squared_distance(y[:, 0], y[:, 1])
+    r_neg = losses.half_squared_distance(y[:, :1], y[:, 2:])
+
+    def lemma(d_neg: Tensor, partners: int = 0) -> Tensor:
+        return contrastive_gradient(k[:, 0], k[:, 1], k[:, 2:].roll(partners, 0), d_neg, opened.weight)
+
+    for name, loss in PAIR_LOSSES.items():
+        d_neg = losses.partials(loss, r_pos, r_neg).neg
+        truth = _anchor_gradient(loss, it, shape)
+        yield f"lemma, {name}", lemma(d_neg), truth
+        yield "broken: negatives exchanged", lemma(d_neg, partners=1), truth
+        if name != "simple":
+            alike = d_neg.mean(1, keepdim=True).expand_as(d_neg)
+            yield "broken: negatives push alike", lemma(alike), truth
+
+    def extended(p: Tensor, n: Tensor) -> Tensor:
+        return losses.simple(p, n, beta=0.5)
+
+    d_neg = losses.partials(extended, r_pos, r_neg).neg
+    yield "broken: partials that sum to beta", lemma(d_neg), _anchor_gradient(extended, it, shape)
+
+
+def _anchor_gradient(loss: PairLoss, it: Instance, shape: tuple[int, int]) -> Tensor:
+    """Autograd's gradient of the loss in the layer's weights, through the anchor's tower alone, ``(tuples, n)``."""
+    key = f"{it.layer}.weight"
+    params = {name: p.detach() for name, p in it.net.named_parameters()}
+
+    def value(w: Tensor, x: Tensor) -> Tensor:
+        anchor = functional_call(it.net, {**params, key: w}, (x[:1],)).flatten(1)
+        others = functional_call(it.net, params, (x[1:],)).flatten(1)
+        r_pos = losses.half_squared_distance(anchor, others[:1])
+        return loss(r_pos, losses.half_squared_distance(anchor, others[1:])[None]).sum()
+
+    gradients = vmap(grad(value), in_dims=(None, 0))(params[key], it.x1.unflatten(0, shape))
+    return torch.stack([vec(g) for g in gradients])

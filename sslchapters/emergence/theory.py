@@ -1,0 +1,579 @@
+r"""What single nodes learn from a mixture of Gaussians (Section 4.2 of [tian2021iclr]; claim B-MoG).
+
+A sample's identity :math:`z_0` is its component, :math:`x | z_0 = k \sim N(\mu_k, \sigma^2 I)` with equal weights, and its
+views are fresh draws from the component.  For a node with incoming weights ``w`` the means that the theory needs are those of a
+truncated Gaussian: with :math:`m = w^T \mu`, :math:`s = \sigma \|w\|`, and :math:`\Phi, \varphi` of the standard normal,
+
+.. math::  u_k = E[x\, 1(w^T x \ge 0)] = \mu \Phi(m / s) + \sigma^2 w / s\, \varphi(m / s), \qquad w^T u_k = E[\max(w^T x, 0)].
+
+Two layers as one flow: Eq. 65 and Eq. 8 of [tian2021iclr], and what they conserve (claim B-Thm5).
+
+A node ``j`` has incoming weights :math:`w_{1j} \in R^d`, outgoing weights :math:`w_{2j} \in R^{n_2}`, and
+the mean of the inputs that activate it, :math:`u_j(z_0) = E[x\, 1(w_{1j}^T x \ge 0) | z_0]`.
+With :math:`A_{jk} = Cov_{z_0}[u_j, u_k]` and :math:`C_j = \sum_k A_{jk} w_{1k} w_{2k}^T`
+the expected step of L_simp through one tower is
+
+.. math::  \dot w_{1j} = C_j w_{2j}, \qquad \dot w_{2j} = C_j^T w_{1j},
+
+and twice that through both.  Shapes: ``w1 (R, n, d)``, ``w2 (R, n, n_2)`` (rows are nodes), ``u (R, K, n, d)``.
+
+One linear neuron, and an augmentation that scrambles a subspace (Section 5.1 of [tian2020]; claim A-5.1a).
+
+A sample :math:`x \in R^n` becomes the view :math:`x' = Q x + P G P x` with projectors :math:`Q + P = I` and a random Gaussian
+matrix ``G``: the range of ``Q`` is preserved, its complement scrambled.  The connection of a linear neuron is its input, so that
+:math:`OP = V_x[E[x' | x]]`, which is :math:`Q V[x] Q` if ``G`` has mean zero.
+
+Everything has a leading replica axis ``R``: one random population and one random subspace each.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.integrate import solve_ivp
+from torch import Tensor, nn
+
+from sslbook.operator.covariance import covariance_operator, relative_gap
+from sslchapters.checks import Gaps, over_instances, relative
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A mixture of Gaussians, and a single node
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Centres ``(R, K, d)`` of one mixture a replica, and the standard deviation ``sigma`` of every component."""
+
+    centres: Tensor
+    sigma: float
+
+    def gated_means(self, w: Tensor, *, linear: bool = False) -> Tensor:
+        r""":math:`u_{jk}` for nodes ``w (R, n, d)``: ``(R, K, n, d)``; for ``linear`` nodes the centres themselves."""
+        centres = self.centres[:, :, None]
+        if linear:
+            return centres.expand(-1, -1, w.shape[1], -1)
+        length = w.norm(dim=-1).clamp_min(torch.finfo(w.dtype).tiny)
+        z = torch.einsum("rkd,rnd->rkn", self.centres, w) / (self.sigma * length[:, None])
+        gate, bump = torch.special.ndtr(z), torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+        unit = w / length[..., None]
+        u: Tensor = gate[..., None] * centres + self.sigma * bump[..., None] * unit[:, None]
+        return u
+
+    def sample(self, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """``count`` draws ``(R, count, d)`` from random components, with the components' numbers ``(R, count)``."""
+        r, k, d = self.centres.shape
+        kind = torch.randint(k, (r, count), generator=draw)
+        noise = torch.randn(r, count, d, generator=draw, dtype=self.centres.dtype)
+        return self.centres[torch.arange(r)[:, None], kind] + self.sigma * noise, kind
+
+
+def random_mixture(replicas: int, components: int, size: int, sigma: float, seed: int = 0) -> Mixture:
+    """Centres from N(0, I) in ``size`` dimensions, the first one at the origin."""
+    draw = torch.Generator().manual_seed(seed)
+    centres = torch.randn(replicas, components, size, generator=draw, dtype=torch.float64)
+    centres[:, 0] = 0
+    return Mixture(centres, sigma)
+
+
+def equiangular_mixture(
+    replicas: int, components: int, size: int, sigma: float, *, cosine: float = 0.0, seed: int = 0
+) -> Mixture:
+    """The origin and ``components - 1`` centres of length 1, any two of them at one ``cosine``, turned at random."""
+    count = components - 1
+    draw = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(replicas, size, count, generator=draw, dtype=torch.float64))[0]
+    gram = (1 - cosine) * torch.eye(count, dtype=torch.float64) + cosine
+    values, vectors = torch.linalg.eigh(gram)
+    root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+    return Mixture(torch.cat([torch.zeros(replicas, 1, size, dtype=torch.float64), root @ basis.mT], 1), sigma)
+
+
+def node_step(w: Tensor, mixture: Mixture, *, linear: bool = False) -> Tensor:
+    r""":math:`A_j w_j` for each node, :math:`A_j = V_{z_0}[u_j]`: the direction in which Eq. 8 moves it, ``(R, n, d)``."""
+    u = mixture.gated_means(w, linear=linear)
+    u = u - u.mean(1, keepdim=True)
+    return torch.einsum("rknd,rkn->rnd", u, torch.einsum("rknd,rnd->rkn", u, w)) / u.shape[1]
+
+
+def grow(w: Tensor, mixture: Mixture, *, steps: int = 600, rate: float = 0.05, linear: bool = False) -> Tensor:
+    r"""Unit directions of the nodes after ``steps`` steps, each of which changes a node by ``rate`` of its length.
+
+    In Eq. 8 the second layer sets only the pace, so a node's *path* is that of :math:`\dot w = A(w) w`, and A depends on
+    the direction alone.  Nodes with :math:`A w = 0` stay.
+    """
+    w = w / w.norm(dim=-1, keepdim=True)
+    for t in range(steps):
+        move = node_step(w, mixture, linear=linear)
+        length = move.norm(dim=-1, keepdim=True)
+        pace = rate / (1 + 4 * t / steps)
+        w = w + torch.where(length > 1e-14, pace * move / length.clamp_min(1e-14), torch.zeros_like(move))
+        w = w / w.norm(dim=-1, keepdim=True)
+    return w
+
+
+@dataclass(frozen=True)
+class Ends:
+    r"""Which centres nodes respond to in the end, ``(R, n)`` each.
+
+    active: counts of centres with :math:`w^T \mu_k` above a tenth of the strongest.  first: whether the strongest was so at the
+    start.
+    """
+
+    active: Tensor
+    first: Tensor
+
+    @property
+    def single(self) -> Tensor:
+        """Nodes that respond to one centre alone, ``(R, n)``."""
+        return self.active == 1
+
+
+def specialise(mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: float = 0.5, seed: int = 0) -> Ends:
+    """Grow ``nodes`` random ReLU nodes a replica and see which centres they respond to at the end.
+
+    The steps are as long as they can be here: with half the rate and twice the steps the same nodes end at the same centres.
+    """
+    draw = torch.Generator().manual_seed(seed + 77)
+    r, _, d = mixture.centres.shape
+    start = torch.randn(r, nodes, d, generator=draw, dtype=torch.float64)
+    end = grow(start, mixture, steps=steps, rate=rate)
+    before, after = (torch.einsum("rkd,rnd->rnk", mixture.centres, w) for w in (start, end))
+    top, which = after.max(-1)
+    return Ends((after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1), which == before.argmax(-1))
+
+
+def gated_mean_gap(seed: int = 0) -> tuple[float, float]:
+    r"""Relative error of :math:`u_k` against Gauss's quadrature along ``w``, and the same without the term in :math:`\varphi`.
+
+    :math:`x = t\, w / \|w\| + x_\perp` with :math:`t \sim N(w^T \mu / \|w\|, \sigma^2)`; :math:`x_\perp` averages to its mean.
+    """
+    mixture = random_mixture(1, 4, 5, 0.7, seed)
+    draw = torch.Generator().manual_seed(seed)
+    w = torch.randn(1, 20, 5, generator=draw, dtype=torch.float64)
+    unit = w / w.norm(dim=-1, keepdim=True)
+    m = torch.einsum("rkd,rnd->rkn", mixture.centres, unit)[..., None]
+    grid, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(200))
+    high = m.clamp_min(0) + 12 * mixture.sigma  # from the threshold at 0 to where nothing is left
+    t = 0.5 * high * (grid + 1)
+    density = 0.5 * high * weights * torch.exp(-0.5 * ((t - m) / mixture.sigma).square())
+    density = density / (mixture.sigma * math.sqrt(2 * math.pi))
+    flat = mixture.centres[:, :, None] - m * unit[:, None]
+    truth = density.sum(-1, keepdim=True) * flat + (t * density).sum(-1, keepdim=True) * unit[:, None]
+    short = torch.special.ndtr(m / mixture.sigma) * mixture.centres[:, :, None]
+    scale = truth.norm(dim=-1).max()
+    errors = [float((value - truth).norm(dim=-1).max() / scale) for value in (mixture.gated_means(w), short)]
+    return errors[0], errors[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two layers as one flow
+
+Velocity = tuple[Tensor, Tensor]
+
+
+def gated_means(x: Tensor, w1: Tensor, *, linear: bool = False) -> Tensor:
+    """``u (R, K, n, d)`` of a finite population ``x (R, K, V, d)``: K identities with V equally likely views each."""
+    gate = torch.einsum("rkvd,rnd->rkvn", x, w1) > 0
+    gate = torch.ones_like(gate) if linear else gate
+    return torch.einsum("rkvn,rkvd->rknd", gate.to(x.dtype), x) / x.shape[2]
+
+
+def velocity(w1: Tensor, w2: Tensor, u: Tensor, *, centred: bool = True) -> Velocity:
+    r"""Eq. 65: :math:`(C_j w_{2j}, C_j^T w_{1j})`, without forming any :math:`A_{jk}`: :math:`C_j = Cov[u_j, \bar f]`.
+
+    Not ``centred`` it is wrong, with second moments over identities in place of covariances.
+    """
+    u = u - u.mean(1, keepdim=True) if centred else u
+    output = torch.einsum("rknd,rnd,rno->rko", u, w1, w2)
+    q = torch.einsum("rknd,rko->rndo", u, output) / u.shape[1]
+    return torch.einsum("rndo,rno->rnd", q, w2), torch.einsum("rndo,rnd->rno", q, w1)
+
+
+def diagonal_velocity(w1: Tensor, w2: Tensor, u: Tensor) -> Velocity:
+    r"""Eq. 8, for ``w2 (R, n)``, the diagonal: :math:`(w_{2j}^2 A_j w_{1j}, (w_{1j}^T A_j w_{1j}) w_{2j})`."""
+    u = u - u.mean(1, keepdim=True)
+    response = torch.einsum("rknd,rnd->rkn", u, w1)
+    pull = torch.einsum("rknd,rkn->rnd", u, response) / u.shape[1]
+    return w2[..., None].square() * pull, response.square().mean(1) * w2
+
+
+def enumerated_loss(y: Tensor, *, both: bool = True) -> Tensor:
+    """L_simp of outputs ``y (R, K, V, o)``, its mean over all anchors, positives and negatives: ``(R,)``.
+
+    ``both``: differentiated through both towers, else through the anchor's alone.
+    """
+    partner = y if both else y.detach()
+
+    def half(a: Tensor, b: Tensor) -> Tensor:
+        return 0.5 * (a - b).square().sum(-1).flatten(1).mean(1)
+
+    positive = half(y[:, :, :, None], partner[:, :, None])
+    return positive - half(y.flatten(1, 2)[:, :, None], partner.flatten(1, 2)[:, None])
+
+
+def _enumerated_velocity(x: Tensor, w1: Tensor, w2: Tensor, *, linear: bool = False, both: bool = True) -> Velocity:
+    """Minus the autograd gradient of `enumerated_loss`, of ``x (R, K, V, d)``.
+
+    ``w2 (R, n, n_2)``, or ``(R, n)`` for a diagonal second layer whose other entries are fixed at zero.
+    """
+    leaves = [w.clone().requires_grad_(True) for w in (w1, w2)]
+    h = torch.einsum("rkvd,rnd->rkvn", x, leaves[0])
+    h = h if linear else h.relu()
+    y = h * leaves[1][:, None, None] if w2.ndim == 2 else torch.einsum("rkvn,rno->rkvo", h, leaves[1])
+    one, two = torch.autograd.grad(-enumerated_loss(y, both=both).sum(), leaves)
+    return one, two
+
+
+def flow_gaps(count: int = 100, seed: int = 0) -> Gaps:
+    """Eq. 65 and Eq. 8 against the enumerated gradient on ``count`` random instances, ReLU and linear: relative errors."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    r, n, d, out = count, 4, 5, 3
+    x, w1, w2, diagonal = normal(r, 4, 6, d) + normal(r, 4, 1, d), normal(r, n, d), normal(r, n, out), normal(r, n)
+    parts = []
+    for linear in (False, True):
+        kind = "linear" if linear else "ReLU"
+        u = gated_means(x, w1, linear=linear)
+        one = _enumerated_velocity(x, w1, w2, linear=linear, both=False)
+        two = _enumerated_velocity(x, w1, w2, linear=linear)
+        flow = velocity(w1, w2, u)
+        masked = _enumerated_velocity(x, w1, diagonal, linear=linear, both=False)
+        eq8 = diagonal_velocity(w1, diagonal, u)
+        own = velocity(w1.flatten(0, 1)[:, None], w2.flatten(0, 1)[:, None], u.movedim(2, 1).flatten(0, 1)[:, :, None])
+        alone = (own[0].reshape(r, n, d), own[1].reshape(r, n, out))
+        raw = velocity(w1, w2, u, centred=False)
+        printed = (eq8[0] / diagonal[..., None], eq8[1])  # w_2j for its square, as our copy has it
+        parts.append(
+            {
+                f"Eq. 65, {kind}, one tower": _gap(flow, one),
+                f"Eq. 65, {kind}, both, doubled": _gap((2 * flow[0], 2 * flow[1]), two),
+                f"Eq. 8, {kind}": _gap(eq8, masked),
+                "broken: not doubled": _gap(flow, two),
+                "broken: the other nodes left out": _gap(alone, one),
+                "broken: u not centred": _gap(raw, one),
+                "broken: w2 without its square": _gap(printed, masked),
+            }
+        )
+    return over_instances(*parts)
+
+
+def _gap(value: Velocity, truth: Velocity) -> Tensor:
+    """Relative error of each replica, both layers together."""
+    a, b = (torch.cat([part.flatten(1) for part in pair], 1) for pair in (value, truth))
+    return relative(a, b)
+
+
+def off_diagonal_share(count: int = 100, seed: int = 0, *, masked: bool = False) -> Tensor:
+    r"""For diagonal W2: share of the squared velocity of W2 that lies *off* the diagonal, ``(count,)``; autograd, ReLU.
+
+    The entry that joins node j to output k moves by :math:`w_{2k} w_{1k}^T A_{kj} w_{1j}`, which nothing makes zero
+    unless it is ``masked``: not a parameter.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, 6, 5, generator=draw, dtype=torch.float64)
+    x = x + torch.randn(count, 4, 1, 5, generator=draw, dtype=torch.float64)
+    w1 = torch.randn(count, 4, 5, generator=draw, dtype=torch.float64)
+    diagonal = torch.randn(count, 4, generator=draw, dtype=torch.float64)
+    w2 = diagonal if masked else torch.diag_embed(diagonal)
+    move = _enumerated_velocity(x, w1, w2)[1].square()
+    move = torch.diag_embed(move) if masked else move
+    return 1 - move.diagonal(dim1=1, dim2=2).sum(1) / move.sum((1, 2))
+
+
+# -- conserved quantities -------------------------------------------------------------------------------------------------
+
+
+def excess(w1: Tensor, w2: Tensor) -> Tensor:
+    r""":math:`\|w_{1j}\|^2 - \|w_{2j}\|^2` of each node, ``(..., n)``; a diagonal ``w2`` is ``(..., n)``."""
+    outgoing = w2.square() if w2.ndim == w1.ndim - 1 else w2.square().sum(-1)
+    return w1.square().sum(-1) - outgoing
+
+
+@dataclass(frozen=True)
+class Start:
+    """A mixture and starting weights ``w1 (R, n, d)``, ``w2 (R, n)`` or ``(R, n, n_2)``."""
+
+    mixture: Mixture
+    w1: Tensor
+    w2: Tensor
+
+    def velocity(self, w1: Tensor, w2: Tensor, *, linear: bool = False) -> Velocity:
+        """Eq. 8 for a diagonal second layer, Eq. 65 for a full one."""
+        u = self.mixture.gated_means(w1, linear=linear)
+        return diagonal_velocity(w1, w2, u) if w2.ndim == 2 else velocity(w1, w2, u)
+
+
+def random_start(replicas: int = 8, *, nodes: int = 4, diagonal: bool = True, seed: int = 0) -> Start:
+    """Random mixtures of four components (centres of length 1, sigma 0.3) and Gaussian weights."""
+    size = 5
+    draw = torch.Generator().manual_seed(seed)
+    centres = torch.randn(replicas, 4, size, generator=draw, dtype=torch.float64)
+    centres = centres / centres.norm(dim=-1, keepdim=True)
+    w1 = torch.randn(replicas, nodes, size, generator=draw, dtype=torch.float64) / size**0.5
+    shape = (replicas, nodes) if diagonal else (replicas, nodes, 3)
+    return Start(Mixture(centres, 0.3), w1, torch.randn(*shape, generator=draw, dtype=torch.float64))
+
+
+def _solve(start: Start, time: float, *, linear: bool, towers: int, grid: np.ndarray | None, growth: float) -> Any:
+    """SciPy's DOP853 to 1e-11; ends early where some replica's first layer has grown by ``growth``."""
+    shapes = start.w1.shape, start.w2.shape
+    cut = start.w1.numel()
+    first = np.asarray(start.w1.flatten(1).norm(dim=1))
+
+    def unpack(y: np.ndarray) -> Velocity:
+        flat = torch.from_numpy(np.ascontiguousarray(y))
+        return flat[:cut].reshape(shapes[0]), flat[cut:].reshape(shapes[1])
+
+    def rate(_: float, y: np.ndarray) -> np.ndarray:
+        one, two = start.velocity(*unpack(y), linear=linear)
+        return towers * np.asarray(torch.cat([one.flatten(), two.flatten()]))
+
+    def grown(_: float, y: np.ndarray) -> float:
+        return float((np.asarray(unpack(y)[0].flatten(1).norm(dim=1)) / first).max() - growth)
+
+    grown.terminal = True  # type: ignore[attr-defined]  # what SciPy looks for
+    y0 = np.asarray(torch.cat([start.w1.flatten(), start.w2.flatten()]))
+    found = solve_ivp(rate, (0, time), y0, method="DOP853", rtol=1e-11, atol=1e-12, t_eval=grid, events=grown)
+    return found, unpack
+
+
+def horizon(start: Start, growth: float = 2.0, *, linear: bool = False, towers: int = 1) -> float:
+    """The time at which the flow has first made some replica's W1 ``growth`` times as long; infinity is near then."""
+    found, _ = _solve(start, 1e3, linear=linear, towers=towers, grid=None, growth=growth)
+    return float(found.t[-1])
+
+
+def integrate(start: Start, time: float, *, linear: bool = False, towers: int = 1, points: int = 2) -> Velocity:
+    """The flow up to ``time``: weights at ``points`` equidistant times, ``(points, R, ...)`` each.
+
+    Raises ValueError if some replica's W1 grows beyond 100 times its length before: the weights go to infinity in finite time.
+    """
+    grid = np.linspace(0, time, points)
+    found, unpack = _solve(start, time, linear=linear, towers=towers, grid=grid, growth=100.0)
+    if found.status != 0:
+        raise ValueError(f"time must be shorter than {found.t_events[0][0]:.3g}, where the weights explode, got {time}")
+    parts = [unpack(column) for column in found.y.T]
+    return torch.stack([p[0] for p in parts]), torch.stack([p[1] for p in parts])
+
+
+def descend(start: Start, time: float, rate: float) -> Velocity:
+    """Exact expected gradient steps of size ``rate`` over the same ``time``: the weights at its end."""
+    w1, w2 = start.w1, start.w2
+    for _ in range(round(time / rate)):
+        one, two = start.velocity(w1, w2)
+        w1, w2 = w1 + rate * one, w2 + rate * two
+    return w1, w2
+
+
+def drift(start: Start, time: float, rates: tuple[float, ...], *, sign: float = -1.0) -> tuple[float, ...]:
+    """How far the conserved quantity has moved at the end of `descend`, RMS over nodes and replicas, for each step size.
+
+    ``sign=+1`` watches the sum of the squares in place of their difference, which the flow does not conserve.
+    """
+
+    def quantity(w1: Tensor, w2: Tensor) -> Tensor:
+        return w1.square().sum(-1) + sign * (w1.square().sum(-1) - excess(w1, w2))
+
+    before = quantity(start.w1, start.w2)
+    return tuple(float((quantity(*descend(start, time, rate)) - before).square().mean().sqrt()) for rate in rates)
+
+
+def step_gap(start: Start, rate: float = 0.05) -> tuple[float, float]:
+    r"""Change of the conserved quantity in one step against :math:`\alpha^2 (\|\dot w_{1j}\|^2 - \dot w_{2j}^2)`.
+
+    Relative to the largest change; and the same with the sum of the two squares in place of their difference.
+    """
+    one, two = start.velocity(start.w1, start.w2)
+    change = excess(start.w1 + rate * one, start.w2 + rate * two) - excess(start.w1, start.w2)
+    scale = change.abs().max()
+    added = one.square().sum(-1) + two.square()
+    gaps = [(change - rate**2 * right).abs().max() / scale for right in (excess(one, two), added)]
+    return float(gaps[0]), float(gaps[1])
+
+
+def sampled_training(start: Start, time: float, rate: float, *, seed: int = 0) -> tuple[float, float]:
+    """SGD on L_simp, H = 1, both towers, with sampled batches and a diagonal second layer.
+
+    Relative distance of its weights to the flow through both towers and to that through one, RMS over replicas.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    w1, w2 = start.w1.clone(), start.w2.clone()
+    rows = torch.arange(len(w1))[:, None]
+    for _ in range(round(time / rate)):
+        one, kind = start.mixture.sample(128, draw)
+        noise = torch.randn(one.shape, generator=draw, dtype=one.dtype)
+        two = start.mixture.centres[rows, kind] + start.mixture.sigma * noise
+        leaves = [w.requires_grad_(True) for w in (w1, w2)]
+        a, p = ((v @ leaves[0].mT).relu() * leaves[1][:, None] for v in (one, two))
+        loss = 0.5 * ((a - p).square() - (a - a.roll(1, 1)).square()).sum(-1).mean(1)
+        g1, g2 = torch.autograd.grad(loss.sum(), leaves)
+        w1, w2 = (w1 - rate * g1).detach(), (w2 - rate * g2).detach()
+    last = torch.cat([w1.flatten(1), w2], 1)
+    both, single = (torch.cat([part[-1].flatten(1) for part in integrate(start, time, towers=t)], 1) for t in (2, 1))
+    off = [((last - goal).square().sum(1) / goal.square().sum(1)).mean().sqrt() for goal in (both, single)]
+    return float(off[0]), float(off[1])
+
+
+def leave_diagonal(seed: int = 0, *, growth: float = 4.0, replicas: int = 20) -> Tensor:
+    """Free flow from a diagonal W2 until it is ``growth`` times as long: the off-diagonal share of its squares, ``(replicas,)``.
+
+    Raises ValueError where some replica doesn't grow that far in 4000 steps.
+    """
+    begin = random_start(replicas, nodes=4, seed=seed)
+    w1, w2 = begin.w1, torch.diag_embed(begin.w2)
+    goal = growth * w2.flatten(1).norm(dim=1)
+    for _ in range(4000):
+        one, two = velocity(w1, w2, begin.mixture.gated_means(w1))
+        live = w2.flatten(1).norm(dim=1) < goal
+        if not live.any():
+            square = w2.square()
+            return 1 - square.diagonal(dim1=1, dim2=2).sum(1) / square.sum((1, 2))
+        pace = 0.01 * live.to(w1.dtype) * w1.flatten(1).norm(dim=1) / one.flatten(1).norm(dim=1)
+        w1, w2 = w1 + pace[:, None, None] * one, w2 + pace[:, None, None] * two
+    raise ValueError(f"growth={growth} is out of reach of some replica in 4000 steps")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A preserved subspace
+
+
+@dataclass(frozen=True)
+class Scrambled:
+    """Populations ``x (R, N, n)``, projectors ``preserved (R, n, n)`` and ``nuisance (R, n, n)`` that add up to the identity."""
+
+    x: Tensor
+    preserved: Tensor
+    nuisance: Tensor
+
+    @property
+    def covariance(self) -> Tensor:
+        """``V[x]``, ``(R, n, n)``, divided by ``N``."""
+        centred = self.x - self.x.mean(1, keepdim=True)
+        return centred.mT @ centred / self.x.shape[1]
+
+    @property
+    def operator(self) -> Tensor:
+        """``Q V[x] Q``, ``(R, n, n)``."""
+        return self.preserved @ self.covariance @ self.preserved
+
+    def views(self, draws: Tensor) -> Tensor:
+        """``Q x + P G P x`` for ``draws`` G of shape ``(R, N, V, n, n)``: ``(R, N, V, n)``."""
+        kept = (self.x @ self.preserved)[:, :, None]
+        lost = (self.x @ self.nuisance)[:, :, None, :, None]
+        return kept + (draws @ lost)[..., 0] @ self.nuisance[:, None]
+
+
+def scrambled(replicas: int, *, samples: int = 40, seed: int = 0, gap: float = 0.0) -> Scrambled:
+    """Random populations with six correlated coordinates and random subspaces of dimension three, in float64.
+
+    gap: only populations whose operator has ``1 - lambda_2 / lambda_1`` of at least this are taken (the first of 16 times as many).
+    """
+    size, kept = 6, 3
+    draw = torch.Generator().manual_seed(seed)
+    count = replicas if gap == 0 else 16 * replicas
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    x = normal(count, samples, size) @ normal(count, size, size) + normal(count, 1, size)
+    basis = torch.linalg.qr(normal(count, size, kept))[0]
+    preserved = basis @ basis.mT
+    found = Scrambled(x, preserved, torch.eye(size, dtype=torch.float64) - preserved)
+    values = torch.linalg.eigvalsh(found.operator)
+    chosen = (1 - values[:, -2] / values[:, -1] >= gap).nonzero()[:replicas, 0]
+    return Scrambled(found.x[chosen], preserved[chosen], found.nuisance[chosen])
+
+
+def _enumerated_gradient(weight: Tensor, views: Tensor) -> Tensor:
+    """Autograd gradient of `enumerated_loss`, both towers, in ``weight (R, n)``, of ``views (R, N, V, n)``."""
+    leaf = weight.clone().requires_grad_(True)
+    f = torch.einsum("rivn,rn->riv", views, leaf)
+    (gradient,) = torch.autograd.grad(enumerated_loss(f[..., None]).sum(), leaf)
+    return gradient
+
+
+def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
+    r"""Relative errors of :math:`-2\, Q V[x] Q\, w` against the enumerated gradient, and of the library's operator (on five).
+
+    Every scrambling matrix comes with its negative, so that the views' mean is exact on a finite set of views.  The worst of
+    what must agree, the best of what must not, as :func:`sslchapters.checks.worst` has it.
+    """
+    scene = scrambled(replicas, samples=8, seed=seed)
+    draw = torch.Generator().manual_seed(seed + 1)
+    r, n_samples, size = scene.x.shape
+    half = torch.randn(r, n_samples, 2, size, size, generator=draw, dtype=torch.float64)
+    weight = torch.randn(r, size, generator=draw, dtype=torch.float64)
+    even = scene.views(torch.cat([half, -half], 2))
+    truth = -0.5 * _enumerated_gradient(weight, even)
+    offset = torch.randn(r, 1, 1, size, size, generator=draw, dtype=torch.float64)
+    leaning = -0.5 * _enumerated_gradient(weight, scene.views(torch.cat([offset + half, offset - half], 2)))
+    moved = scene.preserved + scene.nuisance @ offset[:, 0, 0] @ scene.nuisance
+
+    def times(matrix: Tensor) -> Tensor:
+        return torch.einsum("rnm,rm->rn", matrix, weight)
+
+    def smallest(value: Tensor, reference: Tensor = truth) -> float:
+        return float(relative(value, reference).min())
+
+    net = nn.Linear(size, 1, bias=False, dtype=torch.float64)
+    dense = [covariance_operator(nn.Sequential(net), "0", seen).dense() for seen in even[:5]]
+    right, wrong = (
+        [relative_gap(a.flatten(), b.flatten()) for a, b in zip(dense, truths, strict=False)]
+        for truths in (scene.operator, scene.covariance)
+    )
+    return {
+        "projected covariance": relative_gap(times(scene.operator), truth),
+        "library's operator": max(right),
+        "mean not zero, corrected": relative_gap(times(moved @ scene.covariance @ moved.mT), leaning),
+        "broken: library's operator and V[x]": min(wrong),
+        "broken: V[x] itself": smallest(times(scene.covariance)),
+        "broken: projected once": smallest(times(scene.preserved @ scene.covariance)),
+        "broken: mean not zero": smallest(times(scene.operator), leaning),
+        "instances": float(replicas),
+    }
+
+
+def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> dict[str, Tensor]:
+    r"""SGD on L_simp with fresh Gaussian views, the weight scaled to unit length after each step; all replicas at once.
+
+    Absolute cosines ``(R,)`` of the trained weight with leading eigenvectors of ``Q V Q``, of ``V``, and ``Q`` times that.
+    The rate is in units of the operator's leading eigenvalue and falls as :math:`1 / (1 + 10 t / steps)`.
+    """
+    batch, rate = 64, 0.05
+    scene = scrambled(replicas, gap=0.3, seed=seed)
+    draw = torch.Generator().manual_seed(seed + 1)
+    n_samples, size = scene.x.shape[1:]
+    values, vectors = torch.linalg.eigh(scene.operator)
+    weight = torch.randn(replicas, size, generator=draw, dtype=torch.float64)
+    weight /= weight.norm(dim=1, keepdim=True)
+    rows = torch.arange(replicas)[:, None]
+    for t in range(steps):
+        index = torch.randint(n_samples, (replicas, batch), generator=draw)
+        x = scene.x[rows, index][:, None]  # (R, 1, batch, n): each sample twice
+        # a fresh G with independent entries turns any vector y into |y| times a Gaussian vector
+        noise = torch.randn(replicas, 2, batch, size, generator=draw, dtype=torch.float64)
+        nuisance = scene.nuisance[:, None]
+        lost = (x @ nuisance).norm(dim=-1, keepdim=True) * noise @ nuisance
+        views = x @ scene.preserved[:, None] + lost
+        one, two = views.unbind(1)
+        other = one.roll(1, 1)  # a view of another draw
+        pull, push = one - two, one - other
+        gradient = torch.einsum("rbn,rb->rn", push, torch.einsum("rbn,rn->rb", push, weight)) / batch
+        gradient -= torch.einsum("rbn,rb->rn", pull, torch.einsum("rbn,rn->rb", pull, weight)) / batch
+        weight = weight + rate / (1 + 10 * t / steps) / values[:, -1:] * gradient
+        weight /= weight.norm(dim=1, keepdim=True)
+    leading = torch.linalg.eigh(scene.covariance)[1][:, :, -1]
+    cut = torch.einsum("rnm,rm->rn", scene.preserved, leading)
+
+    def cosine(direction: Tensor) -> Tensor:
+        found: Tensor = (weight * direction).sum(1).abs() / direction.norm(dim=1)
+        return found
+
+    return {"projected": cosine(vectors[:, :, -1]), "whole": cosine(leading), "cut": cosine(cut)}

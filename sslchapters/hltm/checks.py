@@ -1,0 +1,453 @@
+r"""The chapter's identities and bounds, on many random instances: worst errors, and broken variants beside them.
+
+Each function returns errors by name as :mod:`sslchapters.checks` does; a name that starts with ``broken:`` belongs to a
+variant that was broken on purpose.
+
+The law of growth is that of one part with a constant Jacobian (Section 6.1.2 of [tian2020]).  In Eq. 15 everything above part
+:math:`\mu` is a constant matrix with :math:`J^\top J = I` and everything below is frozen. If the parts beside :math:`\mu` reach
+other outputs, the expected step of :math:`L_{simp}` through one tower is :math:`o_\mu a_\mu a_\mu^\top` on each unit, and
+:math:`a_\mu^\top w_j` grows by one factor a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sslbook.networks.small import instance_seeds
+from sslbook.operator.covariance import relative_gap
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork, forward, initial_network
+from sslbook.trees.latent import LatentTree
+from sslchapters.checks import Gaps, worst
+from sslchapters.hltm import theory
+from sslchapters.hltm.runs import TreeRun, train_trees
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A-HLTM: sampling against exact sums; message passing against the listed joint distribution
+
+SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (4,)))
+"""Values and branching of the small trees, of different kinds, that the checks take turns with."""
+
+
+def sampling_score(count: int, samples: int, seed: int, *, flatter: float = 0.0) -> float:
+    """Largest distance, in standard errors, of sampled from exact joint probabilities of root and node, over ``count`` trees.
+
+    flatter: hold the samples to tables that are nearer to uniform by this share, which they must fail.
+    """
+    scores = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        tree = trees.random_categorical([s], *SHAPES[i % len(SHAPES)])
+        held = LatentTree(tree.root, tuple((1 - flatter) * t + flatter / t.shape[-1] for t in tree.tables))
+        drawn = tree.sample([s], samples)
+        root = torch.nn.functional.one_hot(drawn[0][0, 0].long(), tree.values[0]).double()
+        for values, table, m in zip(drawn[1:], trees.from_root(held)[1:], tree.values[1:]):
+            expected = held.root[:, None, :, None] * table
+            hot = torch.nn.functional.one_hot(values[0].long(), m).double()
+            found = torch.einsum("bz,nbm->nzm", root, hot) / samples
+            scores.append(((found - expected[0]).abs() / (expected[0] * (1 - expected[0]) / samples).sqrt()).max())
+    return float(torch.stack(scores).max())
+
+
+def message_gaps(count: int, seed: int) -> Gaps:
+    """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
+    rows = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        tree = theory.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
+        net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
+        listed = exact.list_parts(tree, net)
+        assignments, chance = trees.joint(tree)
+        seen = forward(net, assignments[-1].double())
+        found = exact.latent_correlations(tree, net, listed)
+        moments = exact.moments(tree, net, listed)
+        row: Gaps = {"correlation": 0.0, "conditional mean": 0.0, "operator": 0.0, "broken: roots exchanged": 1.0}
+        for d in range(tree.depth):
+            z, f = assignments[d][0].double(), seen.pre[d][0]
+            row["correlation"] = max(
+                row["correlation"], float((_correlation(z, f, chance[0]) - found[d][0]).abs().max())
+            )
+            where = torch.stack([chance[0] * (z == value) for value in (0, 1)], -1)
+            given = torch.einsum("nwb,nbz->nwz", f, where / where.sum(1, keepdim=True))
+            row["conditional mean"] = max(row["conditional mean"], relative_gap(moments[d].mean[0], given))
+        for name in ("s", "s0", "s1"):
+            brute = _enumerated_connection(tree, net, assignments, chance, name)
+            passed = theory.expected_connection(tree, net, listed, name)
+            row["operator"] = max(row["operator"], relative_gap(passed, brute))
+            mixed = brute.flip(1)
+            row["broken: roots exchanged"] = min(row["broken: roots exchanged"], relative_gap(passed, mixed))
+        rows.append(row)
+    return worst(rows)
+
+
+def _correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:
+    z, f = z - (z * chance).sum(-1, keepdim=True), f - (f * chance).sum(-1, keepdim=True)
+    spread = ((z * z * chance).sum(-1)[:, None] * (f * f * chance).sum(-1)).sqrt()
+    correlation = (f * z[:, None] * chance).sum(-1) / spread
+    return torch.where(spread > 1e-12, correlation, 0.0)
+
+
+def _enumerated_connection(
+    tree: LatentTree, net: TreeNetwork, assignments: list[Tensor], chance: Tensor, name: str
+) -> Tensor:
+    """Mean connection given the root by autograd on every assignment: the slow way."""
+    depth, index = trees.place(tree, name)
+    bumps = torch.zeros(assignments[0].shape[-1], net.width, dtype=torch.float64, requires_grad=True)
+    below = assignments[-1].double()
+    for d in range(tree.depth - 1, -1, -1):
+        fan = net.weights[d].shape[-1]
+        read = below.reshape(-1, fan, below.shape[-1])
+        pre = net.weights[d][0] @ read + net.biases[d][0][..., None]
+        if d == depth:
+            inputs = read[index]
+            pre = torch.cat([pre[:index], (pre[index] + bumps.T)[None], pre[index + 1 :]])
+        below = pre.relu().flatten(0, 1)[None]
+    jacobian = torch.stack([torch.autograd.grad(row.sum(), bumps, retain_graph=True)[0] for row in pre[0]])
+    connection = torch.einsum("ib,abc->biac", inputs, jacobian)
+    return torch.einsum("zb,biac->ziac", _given_root(tree, assignments, chance), connection)[None]
+
+
+def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> Tensor:
+    """The assignments' chances given each value of the root, ``(m_0, A)``."""
+    z0 = assignments[0][0, 0]
+    both = torch.stack([chance[0] * (z0 == value) for value in range(tree.values[0])])
+    return both / both.sum(1, keepdim=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lemmas 3 to 5: what a nonlinearity does to mean and variance
+
+
+def _distributions(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    points = 5
+    draw = torch.Generator().manual_seed(seed)
+    x = (
+        torch.randn(count, points, generator=draw, dtype=torch.float64) * 2
+        + torch.randn(count, 1, generator=draw).double()
+    )
+    p = torch.rand(count, points, generator=draw, dtype=torch.float64) ** 3 + 1e-3
+    return x, p / p.sum(1, keepdim=True)
+
+
+def _mean(x: Tensor, p: Tensor) -> Tensor:
+    return (x * p).sum(1)
+
+
+def _variance(x: Tensor, p: Tensor) -> Tensor:
+    return _mean((x - _mean(x, p)[:, None]).square(), p)
+
+
+SMOOTH: tuple[tuple[Callable[[Tensor], Tensor], float, float], ...] = (
+    (torch.nn.functional.softplus, 0.0, 0.25),
+    (torch.tanh, -4 / 27**0.5, 4 / 27**0.5),
+    (torch.sin, -1.0, 1.0),
+    (lambda x: (1 + x * x).sqrt(), 0.0, 1.0),
+)
+"""Functions with the infimum and supremum of their second derivative."""
+
+
+def squashing(count: int, seed: int, *, power: float = 2) -> float:
+    r"""Least slack of Lemma 3, :math:`\mathbb V[\phi(x)] \le L^2\, \mathbb V[x]`, in units of the bound, for broken lines.
+
+    power: of :math:`L` in the bound; true for 2.
+    The hinges are the first four points of each distribution, sorted; the slopes lie in :math:`[-L, L]`, :math:`L` in [0.5, 3].
+    """
+    x, p = _distributions(count, seed)
+    draw = torch.Generator().manual_seed(seed + 1)
+    lipschitz = 0.5 + 2.5 * torch.rand(count, 1, generator=draw, dtype=torch.float64)
+    slopes = lipschitz * (2 * torch.rand(count, 4, generator=draw, dtype=torch.float64) - 1)
+    slopes[: count // 10] = lipschitz[: count // 10]  # straight lines use all that is allowed
+    ordered, order = x.sort(1)
+    y = torch.cat([torch.zeros(count, 1, dtype=torch.float64), (slopes * ordered.diff(dim=1)).cumsum(1)], 1)
+    share = _variance(y, p.gather(1, order)) / (lipschitz[:, 0] ** power * _variance(x, p))
+    return float(1 - share.max())
+
+
+def sharpened_jensen(count: int, seed: int, *, half: float = 0.5) -> float:
+    r"""Least slack of Lemma 4 in units of the variance, for the functions in :data:`SMOOTH`.
+
+    :math:`\frac12 \mathbb V[x] \inf \phi'' \le \mathbb E\phi(x) - \phi(\mathbb E x) \le \frac12 \mathbb V[x] \sup \phi''`;
+    ``half`` stands for the :math:`\frac12`.
+    """
+    x, p = _distributions(count, seed)
+    slack = []
+    for function, low, high in SMOOTH:
+        gap = (_mean(function(x), p) - function(_mean(x, p))) / _variance(x, p)
+        slack.append(torch.minimum(half * high - gap, gap - half * low))
+    return float(torch.cat(slack).min())
+
+
+def relu_jensen(count: int, seed: int, *, factor: float = 1.0) -> float:
+    r"""Least slack, in units of the bound, of Lemma 5 for ReLU; true with ``factor`` 1/2 too.
+
+    :math:`0 \le \mathbb E\psi(x) - \psi(\mathbb E x) \le \sqrt{\mathbb V[x]}`.
+    """
+    x, p = _distributions(count, seed)
+    fair = count // 10  # two equal points either side of 0 are the extreme case
+    x[:fair, 0], x[:fair, 1] = -x[:fair, 0].abs(), x[:fair, 0].abs()
+    p[:fair] = torch.tensor([0.5, 0.5, 0, 0, 0], dtype=torch.float64)
+    gap = (_mean(x.relu(), p) - _mean(x, p).relu()) / (factor * _variance(x, p).sqrt())
+    return float(torch.minimum(gap, 1 - gap).min())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lemmas 6, 7 and 9, Theorem 6: products of tables, and what survives from the root
+
+
+def product_gaps(count: int, seed: int) -> Gaps:
+    """Lemmas 6 and 7: tables multiplied along paths of TR-HLTMs, and binary TR-HLTMs against symmetric ones."""
+    rows = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
+        tree = theory.random_regularized([s], values, (2, 1, 2))
+        along = trees.from_root(tree)[-1][0]
+        paths = [(leaf // 2, leaf // 2, leaf) for leaf in range(4)]
+        residuals = [_residual_product(tree, path) for path in paths]
+        row = {
+            "Lemma 6": max(relative_gap(along[k], 1 / values[-1] + c) for k, c in enumerate(residuals)),
+            "columns of C": max(float(theory.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
+        }
+        if values == (2, 2, 2, 2):
+            rho = trees.polarity(tree.tables[0])
+            row["Lemma 7"] = relative_gap(tree.tables[0], trees.symmetric_binary([rho]).tables[0])
+        wild = trees.random_categorical([s], values, (2, 1, 2))
+        row["broken: any tables"] = relative_gap(
+            trees.from_root(wild)[-1][0, 0], 1 / values[-1] + _residual_product(wild, paths[0])
+        )
+        rows.append(row)
+    return worst(rows)
+
+
+def _residual_product(tree: LatentTree, path: tuple[int, ...]) -> Tensor:
+    product = torch.eye(tree.values[0], dtype=torch.float64)
+    for table, node in zip(tree.tables, path):
+        product = product @ theory.residual_table(table)[0, node]
+    return product
+
+
+def activation_gaps(count: int, seed: int, root_polarity: float = 0.3) -> Gaps:
+    r"""Lemma 9 and Theorem 6: covariance over the root of the children's mean activations, at every part of random SB-HLTMs.
+
+    The oracle lists all assignments of the tree; ``printed o`` takes :math:`o_\mu = \rho_{0\mu}^2 (1 - \rho_{0\mu}^2)` from the
+    statement, the proof has :math:`\rho_{0\mu}^2 (1 - \rho_0^2)`.
+    """
+    rows = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        depth = 2 + i % 2
+        tree = trees.symmetric_binary(theory.random_polarities([s], depth, 0.2), root_polarity)
+        for d, listed, truth in _parts(tree, s):
+            a = theory.child_selectivity(tree, listed, d)
+            rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
+            outer = a[..., :, None] * a[..., None, :]
+            row = {
+                **_lemma9(tree, theory.means_given_root(tree, listed, d), truth),
+                "Theorem 6": relative_gap(rho**2 * (1 - root_polarity**2) * outer, truth),
+                "broken: printed o": relative_gap(rho**2 * (1 - rho**2) * outer, truth),
+            }
+            if d:
+                row["broken: path forgotten"] = relative_gap((1 - root_polarity**2) * outer, truth)
+            rows.append(row)
+    return worst(rows)
+
+
+def lemma9_gaps(count: int, seed: int) -> Gaps:
+    """Lemma 9 on trees with any tables and three values at the root, at every part."""
+    rows = []
+    for s in instance_seeds(count, seed):
+        tree = trees.random_categorical([s], (3, 2, 3), (2, 2))
+        rows += [_lemma9(tree, theory.means_given_root(tree, listed, d), truth) for d, listed, truth in _parts(tree, s)]
+    return worst(rows)
+
+
+def _lemma9(tree: LatentTree, v: Tensor, truth: Tensor) -> Gaps:
+    """Eq. 166 as it is written, with and without its second term."""
+    prior = tree.root[0].diag()
+    shared = prior @ torch.ones_like(prior) @ prior
+    return {
+        "Lemma 9": relative_gap(v.mT @ (prior - shared) @ v, truth),
+        "broken: not centred": relative_gap(v.mT @ prior @ v, truth),
+    }
+
+
+def _parts(tree: LatentTree, seed: int) -> Iterator[tuple[int, list[exact.Parts | None], Tensor]]:
+    """Each depth of a random network on the tree, its parts, and the covariance over the root of what they read, enumerated."""
+    net = initial_network([seed], tree.branching, 3, dtype=torch.float64)
+    listed = exact.list_parts(tree, net)
+    assignments, chance = trees.joint(tree)
+    given, seen = _given_root(tree, assignments, chance), forward(net, assignments[-1].double())
+    for d, inputs in enumerate(seen.inputs):
+        means = torch.einsum("nib,zb->nzi", inputs[0], given)[None]
+        truth = theory.covariance_over_root(tree, means)
+        if float(truth.abs().max()) >= 1e-9:  # else all children are silent, and nothing is left to compare
+            yield d, listed, truth
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Growth of one part, and of all at once
+
+LEAN = 0.3
+r"""The root's polarity :math:`\rho_0` here: with a fair root nobody could tell whether :math:`1 - \rho_0^2` was forgotten."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    r"""Pre-activation gaps :math:`2 a_\mu^\top w_j` along training, ``(steps + 1, width)``.
+
+    reach: :math:`\rho_{0\mu}^2`.  squared_length: :math:`\lVert a_\mu \rVert^2`.
+    """
+
+    gaps: Tensor
+    reach: float
+    squared_length: float
+
+    @property
+    def strength(self) -> float:
+        r""":math:`o_\mu = \rho_{0\mu}^2 (1 - \rho_0^2)`, with the root of :data:`LEAN`."""
+        return self.reach * (1 - LEAN**2)
+
+    def predicted(self, rate: float, strength: float | None = None) -> Tensor:
+        r""":math:`(1 + \alpha\, o_\mu \lVert a_\mu \rVert^2)^t` times the first gaps (Eq. 15).
+
+        strength: in place of :math:`o_\mu`.
+        """
+        t = torch.arange(len(self.gaps), dtype=torch.float64)
+        o = self.strength if strength is None else strength
+        return (1 + rate * o * self.squared_length) ** t[:, None] * self.gaps[0]
+
+
+def constant_jacobian(
+    seed: int, *, depth: int = 3, name: str = "s0", rate: float = 0.5, steps: int = 30, apart: bool = True
+) -> Growth:
+    r"""Expected training of part ``name`` and those beside it, through one tower, by autograd on all pairs of patterns.
+
+    The outputs are a constant matrix times the pre-activations of all units of the level; what lies below is frozen.
+
+    apart: the matrix's columns are orthonormal, so that :math:`J_\mu^\top J_{\mu'} = 0`; else only those of each part are.
+    """
+    width = 4
+    tree = trees.symmetric_binary(theory.random_polarities([seed], depth, 0.5), LEAN)
+    net = initial_network([seed], tree.branching, width, dtype=torch.float64)
+    level, index = trees.place(tree, name)
+    a = theory.child_selectivity(tree, exact.list_parts(tree, net), level)[0, index]
+    assignments, joint = _patterns(tree)
+    inputs = forward(net, assignments).inputs[level][0]  # (parts, fan-in, patterns)
+    weight, units = net.weights[level][0].clone(), tree.nodes[level] * width
+    draw = torch.Generator().manual_seed(seed)
+    blocks = [units] if apart else [width] * tree.nodes[level]
+    drawn = [torch.linalg.qr(torch.randn(units + width, n, generator=draw, dtype=torch.float64)).Q for n in blocks]
+    jacobian = torch.cat(drawn, 1)
+    gaps = [2 * weight[index] @ a]
+    for _ in range(steps):
+        weight = weight + rate * _one_tower_step(weight, lambda w: jacobian @ (w @ inputs).flatten(0, 1), joint)
+        gaps.append(2 * weight[index] @ a)
+    rho = float(trees.polarity(trees.from_root(tree)[level])[0, index])
+    return Growth(torch.stack(gaps), rho * rho, float(a.square().sum()))
+
+
+def _patterns(tree: LatentTree) -> tuple[Tensor, Tensor]:
+    """Every pattern of the leaves, ``(1, leaves, P)``, and its joint probability with each value of the root, ``(m_0, P)``."""
+    assignments, chance = trees.joint(tree)
+    patterns, which = torch.unique(assignments[-1][0].double(), dim=1, return_inverse=True)
+    joint = torch.zeros(tree.values[0], patterns.shape[1], dtype=torch.float64)
+    joint.index_put_((assignments[0][0, 0], which), chance[0], accumulate=True)
+    return patterns[None], joint
+
+
+def _one_tower_step(weight: Tensor, output: Callable[[Tensor], Tensor], joint: Tensor) -> Tensor:
+    r"""Minus the gradient of :math:`\mathbb E[r_+ - r_-]` in the first tower's weight, over every pair of patterns.
+
+    output: of a weight, ``(outputs, patterns)``.
+    """
+    moving = weight.clone().requires_grad_()
+    first, second = output(moving), output(weight)
+    distances = 0.5 * (first[:, :, None] - second[:, None]).square().sum(0)
+    same = joint.T @ (joint / joint.sum(1, keepdim=True))
+    marginal = joint.sum(0)
+    gain = (distances * (marginal[:, None] * marginal - same)).sum()
+    return torch.autograd.grad(gain, moving)[0]
+
+
+def growth_gaps(count: int, seed: int, steps: int = 30) -> Gaps:
+    """Eq. 15 against :func:`constant_jacobian` on random trees."""
+    rate = 0.5
+    rows = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        depth, name = (3, "s01") if i % 5 == 4 else (2, f"s{i % 2}")
+        grown = constant_jacobian(s, depth=depth, name=name, rate=rate, steps=steps)
+        if grown.squared_length < 1e-6:
+            continue  # silent children: nothing to grow
+        together = constant_jacobian(s, depth=depth, name=name, rate=rate, steps=steps, apart=False)
+        predicted = grown.predicted(rate)
+        rows.append(
+            {
+                "growth": relative_gap(predicted, grown.gaps),
+                "broken: printed o": relative_gap(grown.predicted(rate, grown.reach * (1 - grown.reach)), grown.gaps),
+                "broken: lean forgotten": relative_gap(grown.predicted(rate, grown.reach), grown.gaps),
+                "broken: step of both towers": relative_gap(grown.predicted(2 * rate), grown.gaps),
+                "broken: each part alone orthonormal": relative_gap(predicted, together.gaps),
+            }
+        )
+    return worst(rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a part's siblings add to its step
+
+
+@dataclass(frozen=True)
+class PartSteps:
+    r"""The expected one-tower step of part ``s0`` in trees of depth 2, ``(R, width, fan-in)`` each.
+
+    true: by autograd over all pairs of patterns.  own: :math:`\mathrm{OP}_\mu \operatorname{vec}(W_\mu)`, with the part's own
+    block of its layer's operator.  coupled: what the block that couples it to its sibling adds.
+    """
+
+    true: Tensor
+    own: Tensor
+    coupled: Tensor
+
+    @property
+    def off(self) -> Tensor:
+        """Length of what the own block misses, in units of the step, ``(R,)``."""
+        off: Tensor = torch.linalg.matrix_norm(self.own - self.true) / torch.linalg.matrix_norm(self.true)
+        return off
+
+
+def part_steps(seeds: Sequence[int], lower: float = 0.7, width: int = 10) -> PartSteps:
+    r"""Networks without biases, where :math:`f_L = \sum_\mu K_\mu^\top \operatorname{vec}(W_\mu)` over the parts of a layer."""
+    rows = []
+    for seed in seeds:
+        tree = trees.symmetric_binary(theory.random_polarities([seed], 2, lower), LEAN)
+        net = initial_network([seed], tree.branching, width, bias=False, dtype=torch.float64)
+        patterns, joint = _patterns(tree)
+
+        def output(lowest: Tensor, net: TreeNetwork = net, patterns: Tensor = patterns) -> Tensor:
+            return forward(TreeNetwork((net.weights[0], lowest), net.biases), patterns).pre[0][0, 0]
+
+        true = _one_tower_step(net.weights[1], output, joint)[0, 0]
+        listed = exact.list_parts(tree, net)
+        mean, other = (theory.expected_connection(tree, net, listed, name)[0] for name in ("s0", "s1"))
+        centred = mean - torch.einsum("z,ziac->iac", tree.root[0], mean)
+        steps = [
+            torch.einsum("z,ziac,zjad,dj->ci", tree.root[0], centred, k, w)
+            for k, w in zip((mean, other), net.weights[1][0])
+        ]
+        rows.append(torch.stack([true, *steps]))
+    return PartSteps(*torch.stack(rows, 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A whole tree while it trains
+
+
+def watch(protocol: TreeRun, seeds: list[int], epochs: list[int]) -> list[list[Tensor]]:
+    """Train, and normalised correlations over the whole population after each of ``epochs``, ``(R, nodes)`` a depth."""
+
+    def measure(tree: LatentTree, net: TreeNetwork, *_: object) -> list[Tensor]:
+        return [c.abs().amax(-1) for c in exact.latent_correlations(tree, net)]
+
+    found = train_trees(protocol, seeds, max(epochs), measure, epochs)
+    return [found[epoch] for epoch in epochs]

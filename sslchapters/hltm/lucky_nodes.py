@@ -1,0 +1,365 @@
+r"""Lucky nodes: units that prefer one value of their variable before any training (Lemmas 3 to 5, 8 and Theorem 5 of [tian2020]).
+
+A unit of part :math:`\mu` has the mean pre-activations :math:`\tilde v^\pm = w^\top (h \pm a)`, with :math:`h = \bar v` the
+children's mean activations and :math:`a = a_\mu` their selectivities times the polarities.  For random weights this is a Gaussian
+pair, nearly; the unit is *lucky* if :math:`\tilde v^+ \ge \sqrt c\, \sigma_w \lVert h + a \rVert / \sqrt n` and :math:`\tilde v^-
+< 0`.
+
+Theorem 5 meets over-parameterised children, units that read the same child variable, at the end of this module.  Eq. 155 adds the
+variances of the children as if all of them were independent given :math:`z_\mu`. Units of one part :math:`\mathcal N_\nu` are
+not: they see the same leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import integrate, special, stats
+from torch import Tensor
+
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
+from sslchapters.hltm import theory
+from sslchapters.hltm.runs import TreeRun, start
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lemma 8: the probability that a Gaussian pair is lucky
+
+
+def mills_ratio(y: float) -> float:
+    r""":math:`R(y) = \int_0^\infty e^{-yt - t^2/2} dt = \sqrt{\pi/2}\, \mathrm{erfcx}(y / \sqrt 2)` (Eq. 116).
+
+    Without cancellation for any y.
+    """
+    return float(math.sqrt(math.pi / 2) * special.erfcx(y / math.sqrt(2)))
+
+
+def _mills_bounds(y: float) -> tuple[float, float]:
+    r""":math:`2 / (\sqrt{y^2 + 4} + y) < R(y) < 4 / (\sqrt{y^2 + 8} + 3y)` for :math:`y > 0` (Eq. 124)."""
+    return 2 / (math.sqrt(y * y + 4) + y), 4 / (math.sqrt(y * y + 8) + 3 * y)
+
+
+def residue(c: float, gamma: float) -> float:
+    r"""The factor :math:`\hat R(c, \gamma)` of Lemma 8 (Eq. 121).
+
+    :math:`\hat R = \max[R(\kappa_1)\, R(\kappa_2 + \gamma e(\kappa_1)),\ R(\kappa_2)\, R(\kappa_1 + \gamma e(\kappa_2))]` with
+    :math:`\kappa_1 = \sqrt{c / (1 - \gamma^2)}`, :math:`\kappa_2 = \gamma \kappa_1`, :math:`e(y) = 1/R(y) - y`.
+    """
+    first, second = _kappas(c, gamma)
+    return max(
+        mills_ratio(a) * mills_ratio(b + gamma * (1 / mills_ratio(a) - a))
+        for a, b in ((first, second), (second, first))
+    )
+
+
+def residue_bounds(c: float, gamma: float) -> tuple[float, float]:
+    r"""Lower and upper bound of :math:`\hat R` from Eq. 124, which bounds :math:`R`, and with it :math:`e` the other way round."""
+    first, second = _kappas(c, gamma)
+    lower, upper = [], []
+    for a, b in ((first, second), (second, first)):
+        low, high = _mills_bounds(a)
+        lower.append(low * _mills_bounds(b + gamma * (1 / low - a))[0])
+        upper.append(high * _mills_bounds(b + gamma * max(0.0, 1 / high - a))[1])
+    return max(lower), max(upper)
+
+
+def residue_asymptote(c: float, gamma: float) -> float:
+    r""":math:`(1 - \gamma^2) / (\gamma c)`: :math:`\hat R` for large c and :math:`\gamma` near 1 (Eq. 126)."""
+    return (1 - gamma * gamma) / (gamma * c)
+
+
+def _kappas(c: float, gamma: float) -> tuple[float, float]:
+    first = math.sqrt(c / (1 - gamma * gamma))
+    return first, gamma * first
+
+
+def tail_bound(c: float, gamma: float, *, as_printed: bool = False) -> float:
+    r"""Lower bound of :func:`tail_probability`.
+
+    :math:`\frac{1}{2\pi} e^{-c / (2(1 - \gamma^2))} \sqrt{1 - \gamma^2}\, \hat R(c, \gamma)`.
+
+    as_printed: with :math:`e^{-c/2}`, as Eq. 112 has it, which takes :math:`y_0^\top M y_0` for c; it is
+        :math:`c / (1 - \gamma^2)`.
+    """
+    rest = 1 - gamma * gamma
+    exponent = c if as_printed else c / rest
+    return math.exp(-exponent / 2) * math.sqrt(rest) * residue(c, gamma) / (2 * math.pi)
+
+
+def tail_probability(c: float, gamma: float) -> float:
+    r""":math:`\mathbb P(y_+ \ge \sqrt c, y_- \ge 0)` for standard Gaussians of correlation :math:`-\gamma`, by quadrature."""
+    slope = gamma / math.sqrt(1 - gamma * gamma)
+    start = math.sqrt(c)
+    value, _ = integrate.quad(
+        lambda t: stats.norm.pdf(t) * stats.norm.cdf(-slope * t), start, start + 40, epsabs=0, epsrel=1e-11, limit=200
+    )
+    return float(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Theorem 5
+
+
+def pair_correlation(h: Tensor, a: Tensor) -> Tensor:
+    r"""The correlation of :math:`\tilde v^+` and :math:`\tilde v^-` over random weights, from the last axis (Eq. 129).
+
+    :math:`\gamma = (\lVert h \rVert^2 - \lVert a \rVert^2) / (\lVert h - a \rVert \lVert h + a \rVert)`.
+    """
+    lengths: Tensor = (h - a).norm(dim=-1) * (h + a).norm(dim=-1)
+    return (h.square().sum(-1) - a.square().sum(-1)) / lengths
+
+
+def width_needed(c: float, gamma: float, eta: float, *, as_printed: bool = False) -> float:
+    r"""Units that part :math:`\mu` needs so that one is lucky with probability :math:`1 - \eta` (Eq. 128).
+
+    :math:`\ln(1/\eta)` over :func:`tail_bound`.
+    """
+    return math.log(1 / eta) / tail_bound(c, gamma, as_printed=as_printed)
+
+
+def printed_range(c: float, gamma: float, eta: float) -> tuple[float, float]:
+    r"""The range of Eq. 128, as printed, that the bounds of Eq. 124 on :math:`\hat R` leave."""
+    low, high = residue_bounds(c, gamma)
+    scale = 2 * math.pi * math.exp(c / 2) / math.sqrt(1 - gamma * gamma) * math.log(1 / eta)
+    return scale / high, scale / low
+
+
+def eta_for(width: float, c: float, gamma: float) -> tuple[float, float]:
+    r"""The :math:`\eta` for which ``width`` is the lower, and the upper, end of :func:`printed_range`."""
+    lower, upper = printed_range(c, gamma, math.exp(-1))
+    return math.exp(-width / lower), math.exp(-width / upper)
+
+
+def polarity_needed(c: float) -> float:
+    r"""The polarity above which the bracket of Eq. 130 is positive when :math:`\sigma_l = 0`: :math:`\sqrt{6 / (c + 6)}`."""
+    return math.sqrt(6 / (c + 6))
+
+
+def is_lucky(weights: Tensor, h: Tensor, a: Tensor, c: float, sigma_w: float) -> Tensor:
+    r"""Which units are lucky, ``(..., units)``, for ``weights`` ``(..., units, n)``: the event of Eq. 143, in either orientation.
+
+    With :math:`\sum_{a_k \ge 0} a_k^2 < \sum_{a_k < 0} a_k^2` the roles of the two values of :math:`z_\mu` are exchanged, as the
+    proof says, so that the pre-activation gap is negative.
+    """
+    flip = torch.where(a.clamp_min(0).square().sum(-1) >= a.clamp_max(0).square().sum(-1), 1.0, -1.0)[..., None]
+    up = (weights * (h + flip * a)[..., None, :]).sum(-1)
+    down = (weights * (h - flip * a)[..., None, :]).sum(-1)
+    threshold = math.sqrt(c / h.shape[-1]) * sigma_w * (h + flip * a).norm(dim=-1)
+    lucky: Tensor = (up >= threshold[..., None]) & (down < 0)
+    return lucky
+
+
+def bracket(s: Tensor, rho: Tensor, c: float, sigma_l2: Tensor, *, group: int = 1) -> Tensor:
+    r"""The bracket of Eq. 130, :math:`\frac1n \sum_k s_k^2 (\frac{c+6}{6}\rho^2 - 1) - \sigma_l^2`, over the last axis.
+
+    group: :math:`|\mathcal N_\nu|`, units that read the same child variable.  They are not independent given :math:`z_\mu`, as
+        Eq. 155 takes them to be; with a group of g the variance can be g times larger, and the bracket is
+        :math:`\frac1n \sum_k s_k^2 (\frac c6 \rho^2 - g (1 - \rho^2)) - g \sigma_l^2`.  ``group=1`` is the printed one.
+    """
+    terms = s.square() * (c / 6 * rho.square() - group * (1 - rho.square()))
+    return terms.mean(-1) - group * sigma_l2
+
+
+def sharper_bracket(s: Tensor, rho: Tensor, c: float, sigma_l2: Tensor, *, group: int = 1) -> Tensor:
+    r"""The bracket with the best constants.
+
+    .. math::  \frac1n \sum_k s_k^2 \left(\frac{2c}{3} \rho^2 - \frac g4 (1 - \rho^2)\right) - \frac g4 \sigma_l^2
+
+    Lemma 5 with its sharp half, and :math:`\lVert h + a \rVert^2 \ge 2 \lVert a \rVert^2`, as :math:`h_k \ge |a_k|` where
+    activations are not negative; :func:`extreme_unit` comes as near to it as one likes.  group: g, as for :func:`bracket`.
+    """
+    terms = s.square() * (2 * c / 3 * rho.square() - group / 4 * (1 - rho.square()))
+    return terms.mean(-1) - group / 4 * sigma_l2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A world in which the hypotheses hold: one part that reads leaves
+
+
+@dataclass(frozen=True)
+class LeafPart:
+    r"""A part over ``n`` leaves :math:`x_k \in \{0, 1\}` with polarities :math:`\rho_k`.
+
+    :math:`h = \frac12`, :math:`s_k = \frac12`, :math:`\sigma_l = 0`.
+    """
+
+    rho: Tensor
+
+    @property
+    def h(self) -> Tensor:
+        """Mean activations of the children."""
+        return torch.full_like(self.rho, 0.5)
+
+    @property
+    def s(self) -> Tensor:
+        """Selectivities of the children."""
+        return torch.full_like(self.rho, 0.5)
+
+    @property
+    def a(self) -> Tensor:
+        """Child selectivity vector."""
+        return self.rho / 2
+
+    @property
+    def gamma(self) -> float:
+        r"""The correlation of :math:`\tilde v^+` and :math:`\tilde v^-` (Eq. 129)."""
+        return float(pair_correlation(self.h, self.a))
+
+
+def balanced_part(n: int, lower: float, upper: float, seed: int) -> LeafPart:
+    r""":math:`|\rho_k| \sim U[\text{lower}, \text{upper}]`, every other one negative: with one sign :math:`\gamma` is near 1."""
+    rho = lower + (upper - lower) * torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return LeafPart(rho * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(-(-n // 2))[:n])
+
+
+def uniform_weights(shape: tuple[int, ...], sigma_w: float, seed: int) -> Tensor:
+    r"""Weights from :math:`U[-1, 1]\, \sigma_w \sqrt{3 / n}`, of variance :math:`\sigma_w^2 / n`, with n the last of ``shape``."""
+    u = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (2 * u - 1) * sigma_w * math.sqrt(3 / shape[-1])
+
+
+def uniform_chance(part: LeafPart, c: float, terms: int = 100) -> float:
+    r"""The chance that a unit with uniform weights is lucky: what :func:`tail_probability` is for a Gaussian pair.
+
+    The density of the pair, over a square that holds all of it but what no float64 sees, is a Fourier series whose coefficients
+    are products of sines, one a weight; it is integrated term by term over the quadrant.  ``terms`` frequencies either side of 0.
+    """
+    a = part.a if part.a.clamp_min(0).square().sum() >= part.a.clamp_max(0).square().sum() else -part.a
+    up, down = (
+        math.sqrt(3) * v / v.norm() for v in (part.h + a, part.h - a)
+    )  # of weights from U[-1, 1]: unit variances
+    half = 1.01 * min(math.sqrt(3 * len(a)), 12.0)
+    k = torch.arange(-terms, terms + 1, dtype=torch.float64) * math.pi / half
+
+    def between(low: float, high: float) -> Tensor:
+        found = (torch.exp(-1j * k * low) - torch.exp(-1j * k * high)) / (1j * torch.where(k == 0, 1.0, k))
+        return torch.where(k == 0, high - low, found)
+
+    series = torch.ones(len(k), len(k), dtype=torch.float64)
+    for x, y in zip(up, down):
+        series *= torch.sinc((k[:, None] * x + k * y) / math.pi)
+    return float((between(math.sqrt(c), half) @ (series + 0j) @ between(-half, 0.0)).real) / (2 * half) ** 2
+
+
+def some_unit(chance: float, width: int) -> float:
+    """The chance that one of ``width`` independent units is lucky, each with ``chance``."""
+    return -math.expm1(width * math.log1p(-chance))
+
+
+def chance_of_lucky_part(part: LeafPart, width: int, c: float, *, draws: int, seed: int) -> tuple[float, float]:
+    """How often a part of ``width`` random units has a lucky one, among ``draws`` of them, and its standard error."""
+    n, hits, done = part.rho.numel(), 0, 0
+    block = max(1, 4_000_000 // (width * n))
+    while done < draws:
+        count = min(block, draws - done)
+        weights = uniform_weights((count, width, n), 1.0, seed + 7919 * done)
+        hits += int(is_lucky(weights, part.h, part.a, c, 1.0).any(-1).sum())
+        done += count
+    share = hits / draws
+    return share, math.sqrt(max(share * (1 - share), 1 / draws) / draws)
+
+
+def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, any_unit: bool = False) -> Tensor:
+    r"""Eq. 130 on lucky units: :math:`(v^+)^2 - (v^-)^2` over its lower bound, three times the bracket, ``(units,)``.
+
+    Units are drawn until ``units`` are lucky, and their mean activations are exact, over all :math:`2^n` patterns.
+    any_unit: take the first ones, lucky or not, of which the theorem says nothing.
+    """
+    n = part.rho.numel()
+    found: list[Tensor] = []
+    count = tries = 0
+    while count < units and tries < 200:
+        weights = uniform_weights((20_000, n), 1.0, seed + 7919 * tries)
+        found.append(weights if any_unit else weights[is_lucky(weights, part.h, part.a, c, 1.0)])
+        count, tries = count + len(found[-1]), tries + 1
+    lucky = torch.cat(found)[:units]
+    up, down = mean_activations(part, lucky)
+    return (up.square() - down.square()).abs() / (3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0))))
+
+
+def mean_activations(part: LeafPart, weights: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`v_j^+, v_j^-` of units ``(units, n)``, exact: over all patterns of the leaves whose polarity is not 1 or -1."""
+    open_ = part.rho.abs() < 1
+    k = int(open_.sum())
+    on = torch.from_numpy((np.arange(2**k)[:, None] >> np.arange(k)) & 1).double()
+    means = []
+    for sign in (1, -1):
+        chance = (1 + sign * part.rho) / 2
+        sure = weights[:, ~open_] @ chance[~open_]
+        p = torch.where(on == 1, chance[open_], 1 - chance[open_]).prod(1)
+        means.append((weights[:, open_] @ on.T + sure[:, None]).relu() @ p)
+    return means[0], means[1]
+
+
+def extreme_unit(pairs: int, c: float) -> tuple[LeafPart, Tensor]:
+    r"""A lucky unit ``(1, n)`` whose gap is as small as can be, with :math:`\sigma_w = 1`, over ``n = 2 pairs + 1`` leaves.
+
+    One leaf is noise and has the largest weight there is; ``pairs`` leaves of polarity 1 bring :math:`\tilde v^+` to the threshold,
+    and as many of polarity -1 bring :math:`\tilde v^-` to just below 0.
+    """
+    n = 2 * pairs + 1
+    rho = torch.tensor([0.0] + [1.0] * pairs + [-1.0] * pairs, dtype=torch.float64)
+    part, most = LeafPart(rho), math.sqrt(3 / n)
+    up = (math.sqrt(c / n) * float((part.h + part.a).norm()) * (1 + 1e-12) - most / 2) / pairs
+    down = -most / 2 / pairs * (1 + 1e-12)
+    return part, torch.tensor([[most] + [up] * pairs + [down] * pairs], dtype=torch.float64)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Children that share a variable
+
+
+def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int) -> dict[str, float]:
+    r"""Draw ``units`` units with :math:`\sigma_w = 1` over children of polarities ``rho`` and ``-rho``; look at the lucky ones.
+
+    Each child is ``copies`` identical units, and all is exact over the four patterns.
+    exceeding: share of the lucky units whose conditional variance exceeds Eq. 158.  worst: largest ratio of the two.
+    margin: smallest gap :math:`(v^+)^2 - (v^-)^2` over the bound of Eq. 130.
+    """
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat_interleave(copies)
+    part = LeafPart(rho * signs)
+    weights = uniform_weights((units, 2 * copies), 1.0, seed)
+    found = weights[is_lucky(weights, part.h, part.a, c, 1.0)]
+    sums = found.unflatten(1, (2, copies)).sum(2)  # identical children: only the sum of their weights counts
+    patterns = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
+    active = (sums @ patterns.T).relu()
+    chance = torch.tensor([1 + rho, 1 - rho], dtype=torch.float64) / 2
+    up, down = (active @ torch.where(patterns == 1, p, 1 - p).prod(1) for p in (chance, chance.flip(0)))
+    variance = sums.square().sum(1) * (1 - rho**2) / 4
+    allowed = 3 / 4 * (1 - rho**2)
+    bound = 3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0, dtype=torch.float64)))
+    gaps = (up.square() - down.square()).abs()
+    exceeding = float((variance > allowed * (1 + 1e-9)).double().mean())
+    return {"exceeding": exceeding, "worst": float(variance.max()) / allowed, "margin": float(gaps.min()) / bound}
+
+
+def promising_parts(
+    protocol: TreeRun,
+    seeds: Sequence[int],
+    c: float,
+    bracket: Callable[..., Tensor] = bracket,
+    *,
+    group: int = 1,
+) -> list[float]:
+    """Share of the parts of untrained networks for which the bracket is positive, one number a depth, root first.
+
+    bracket: that of Eq. 130, or :func:`sharper_bracket`, for independent children or for groups of ``group`` (from the
+    second depth above the leaves on, as a leaf is alone).
+    """
+    tree, net = start(protocol, seeds)
+    listed = exact.list_parts(tree, net)
+    shares = []
+    for depth in range(tree.depth):
+        b = tree.branching[depth]
+        below = exact.parts_below(tree, listed, depth)
+        rho = trees.polarity(tree.tables[depth])  # (R, children)
+        s, sigma = theory.selectivity(below), exact.activation_variances(below).amax((-1, -2))
+        wide = rho[..., None].expand_as(s).unflatten(1, (-1, b)).flatten(2)
+        alone = 1 if depth == tree.depth - 1 else group
+        found = bracket(s.unflatten(1, (-1, b)).flatten(2), wide, c, sigma.unflatten(1, (-1, b)).amax(-1), group=alone)
+        shares.append(float((found > 0).double().mean()))
+    return shares

@@ -1,0 +1,335 @@
+r"""The chapter's tables, the curves of the operators' norms, and the records of both, at the papers' sizes.
+
+Tables 4 and 6 of [tian2020] and Table 2 of [tian2021iclr], rerun: a trial is a random tree with a random network.  Figures 13, 14
+of [tian2020] and 9, 10 of [tian2021iclr]: how a part's own block of the covariance operator grows during training; the blocks are
+exact, as the expectation given the root runs over all patterns of the leaves (:mod:`sslbook.trees.exact`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sslbook._machine import cores
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork
+from sslbook.trees.latent import LatentTree
+from sslchapters import data_files
+from sslchapters.hltm import theory
+from sslchapters.hltm.runs import (
+    FORMULAS,
+    MIXED,
+    STATISTICS,
+    RawCorrelation,
+    TreeRun,
+    best_correlations,
+    train_protocols,
+    untrained,
+)
+from sslchapters.hltm.theory import random_symmetric
+from sslchapters.records import Record, rounded
+from sslchapters.sweep import Study
+from sslchapters.tables import PARTS as PRINTED_PARTS
+from sslchapters.tables import PROCESSES, Filled, Printed, Table, choice, fill, option, printed, processes_of
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The papers' tables
+
+
+def rerun(
+    cells: Sequence[TreeRun],
+    seeds: Sequence[int],
+    *,
+    latents: Sequence[str],
+    epochs: Sequence[int],
+    processes: int = 0,
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """Trials of several protocols side by side: a statistic's name to ``(latents, cells, epochs, trials)``.
+
+    epochs: after how many epochs to measure, on as many samples as an epoch has; the last one ends the training.
+    processes: one a core if 0.
+    """
+    measure = partial(best_correlations, latents=tuple(latents), samples=cells[0].epoch_size)
+    runs = train_protocols(cells, seeds, measure, epochs, processes=processes or cores(), device=device)
+    return {name: torch.stack([runs[cell][name] for cell in cells]).permute(3, 0, 2, 1) for name in STATISTICS}
+
+
+def _epochs_of(target: Printed) -> tuple[int, ...]:
+    """After how many epochs each column of a printed table stands."""
+    raw = data_files.printed_file(PRINTED_PARTS.get(target.name, (target.name, {}))[0])
+    known = dict(zip(raw["columns"], raw["epochs"], strict=True))
+    return tuple(known[column] for column in target.columns)
+
+
+def table(
+    target: Printed,
+    seeds: Sequence[int],
+    base: TreeRun,
+    *,
+    processes: int = 2,
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """Rerun a printed table with variants of ``base``: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
+    latents, lower, widths, _ = target.axes.values()
+    cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
+    found = rerun(cells, seeds, latents=latents, epochs=_epochs_of(target), processes=processes, device=device)
+    return {name: trials.unflatten(1, (len(lower), len(widths))) for name, trials in found.items()}
+
+
+def recorded_trials(values: Mapping[str, Any], target: Printed, loss: str, statistic: str) -> Tensor:
+    """What the record has of a printed table, ``(latents, lower, widths, columns, trials)``."""
+    found = torch.tensor(values[loss][statistic], dtype=torch.float64)
+    wanted = {**target.axes, "epochs": _epochs_of(target)}
+    for axis, name in enumerate(("latents", "lower", "widths", "epochs")):
+        labels = list(values[name])
+        found = found.index_select(axis, torch.tensor([labels.index(label) for label in wanted[name]]))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables of ``sslbook table``
+
+
+def _filled(name: str, options: argparse.Namespace, trials: Tensor | None, **more: Any) -> Filled:
+    found = {} if trials is None else {"correlation": trials}
+    facts = {"loss": options.loss, "statistic": options.statistic, **more.pop("facts", {})}
+    return fill(printed(name), found, {"correlation": 2}, facts=facts, **more)
+
+
+def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+    if record is None:
+        return _filled(name, options, None)
+    trials = recorded_trials(record.values, printed(name), options.loss, options.statistic)
+    facts = {"samples an epoch": record["samples"]}
+    return _filled(name, options, trials, facts=facts, seeds=record.provenance.seeds)
+
+
+def _run(name: str, options: argparse.Namespace) -> Filled:
+    base = TreeRun(loss=options.loss, epoch_size=options.epoch_size or TreeRun.epoch_size)
+    processes, device = processes_of(options), options.device or "cpu"
+    found = table(printed(name), options.seeds, base, processes=processes, device=device)
+    return _filled(name, options, found[options.statistic], facts={"samples an epoch": base.epoch_size})
+
+
+def _epoch(text: str) -> int:
+    batch = RawCorrelation.batch
+    if not text.isdigit() or int(text) < batch or int(text) % batch:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive multiple of the minibatch, {batch}")
+    return int(text)
+
+
+OPTIONS = (
+    PROCESSES,
+    choice("--loss", "whose formula", *reversed(FORMULAS)),
+    choice("--statistic", "how correlations are taken", *STATISTICS),
+    option("--epoch-size", "samples an epoch (default: 64000)", running=True, type=_epoch, metavar="N"),
+)
+TITLE = "Normalised correlation of latent variables with the best unit of their part"
+LEGEND = (
+    "s: the root; s101: the variable that right, left, right lead to from it. U[a, b]: range of the polarities."
+    " units: in each part of the network. a±b: mean and deviation over seeds."
+)
+TABLES = {
+    name: Table(
+        name,
+        TITLE,
+        "hltm-tables",
+        tuple(range(1, 11)),
+        partial(_recall, name),
+        partial(_run, name),
+        OPTIONS,
+        legend=LEGEND,
+    )
+    for name in ("A-Tab4", "A-Tab6", "B-Tab2")
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Could a printed column be a draw of ours?
+
+
+@dataclass(frozen=True)
+class Column:
+    """Printed means and standard deviations of some cells, ``(latents, lower)``, over so many trials."""
+
+    mean: Tensor
+    std: Tensor
+    trials: int
+
+
+def distance(own: Tensor, column: Column) -> Tensor:
+    """Root mean square distance of the means of ``own``, ``(latents, lower, trials)``, from a column, in standard errors."""
+    error = own.var(-1) / own.shape[-1] + column.std.square() / column.trials
+    return ((own.mean(-1) - column.mean).square() / error).mean().sqrt()
+
+
+def chance_of_column(own: Tensor, column: Column, draws: int, seed: int) -> float:
+    """How often trials drawn from ``own`` in the column's place lie at least as far from the rest as the column does.
+
+    The same trials are drawn for all cells, because the cells of a trial share a tree and a network; a score that took
+    them for independent would reject too often.
+    """
+    observed, generator, far = distance(own, column), torch.Generator().manual_seed(seed), 0
+    for _ in range(draws):
+        order = torch.randperm(own.shape[-1], generator=generator)
+        drawn, rest = own[..., order[: column.trials]], own[..., order[column.trials :]]
+        far += bool(distance(rest, Column(drawn.mean(-1), drawn.std(-1), column.trials)) >= observed)
+    return far / draws
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The norm of a part's own block along training
+
+PARTS = ("s0", "s1", "s010", "s1010")
+"""The children of the root, and the two lower parts of Figure 10: left-right-left and right-left-right-left."""
+
+NORM_EPOCHS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 30, 40, 50)
+
+BASE = TreeRun(depth=5, lower=0.8, width=10)
+
+FACTORS: Mapping[str, tuple[float, ...]] = {"depth": (3, 4, 5), "lower": (0.7, 0.8, 0.9), "width": (2, 5, 10)}
+"""What the figures vary; one factor at a time, the others as in :data:`BASE` (the papers don't say)."""
+
+
+def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
+    r"""Frobenius norms of :math:`\mathrm{OP}_\mu`, the diagonal block of its layer's operator, for :data:`PARTS`, ``(R,)`` each.
+
+    ``s0`` is the norm as defined, ``s0 released`` that of the released code, ``s0 weights`` the norm of the part's weights,
+    ``s0 children`` that of the covariance of Theorem 6, of what the part reads: :math:`o_\mu \lVert a_\mu \rVert^2`.
+    Parts that a shallow tree lacks are left out.
+    """
+    listed = exact.list_parts(tree, net)
+    found: dict[str, Tensor] = {}
+    for name in PARTS:
+        if len(name) - 1 >= tree.depth:
+            continue
+        connection = theory.expected_connection(tree, net, listed, name)
+        depth, index = trees.place(tree, name)
+        found[name] = theory.operator_norm(tree, connection).cpu()
+        found[f"{name} released"] = theory.operator_norm(tree, connection, "units").cpu()
+        found[f"{name} weights"] = torch.linalg.matrix_norm(net.weights[depth][:, index].double()).cpu()
+        read = theory.means_given_root(tree, listed, depth)[:, index : index + 1]
+        found[f"{name} children"] = torch.linalg.matrix_norm(theory.covariance_over_root(tree, read))[:, 0].cpu()
+    return found
+
+
+def norm_cells() -> dict[str, TreeRun]:
+    """The seven protocols of the figures, by name (``depth 3``, ``lower 0.7``, ``width 2``, ``base`` ...)."""
+    found = {"base": BASE}
+    for factor, values in FACTORS.items():
+        for value in values:
+            if value != getattr(BASE, factor):
+                changed: dict[str, Any] = {factor: value}
+                found[f"{factor} {value}"] = replace(BASE, **changed)
+    return found
+
+
+def printed_loss() -> dict[str, TreeRun]:
+    """Every width of the figures under the loss as printed, by name (``width 2`` ...): :data:`BASE` has the released one."""
+    return {f"width {width:g}": replace(BASE, loss="printed", width=int(width)) for width in FACTORS["width"]}
+
+
+def reach(protocol: TreeRun, seeds: Sequence[int], name: str) -> Tensor:
+    r""":math:`\rho_{0\mu}^2` of part ``name`` in the trees of ``seeds``, ``(R,)``: what Theorem 6 has of the part's depth."""
+    tree = random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
+    depth, index = trees.place(tree, name)
+    along: Tensor = trees.polarity(trees.from_root(tree)[depth])[:, index].square()
+    return along
+
+
+def curves(
+    protocols: Mapping[str, TreeRun], seeds: Sequence[int], epochs: Sequence[int] = NORM_EPOCHS, *, processes: int = 2
+) -> dict[str, dict[str, Tensor]]:
+    """For each protocol, the norms over training: a part's name to ``(epochs, R)``."""
+    runs = train_protocols(list(protocols.values()), seeds, operator_norms, epochs, processes=processes)
+    return {name: {part: found.T for part, found in runs[protocol].items()} for name, protocol in protocols.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The records
+
+LATENTS = ("s", "s0", "s1", "s101", "s0111")
+NARROW = LATENTS[:3]
+LOWER = (0.7, 0.8, 0.9)
+WIDTHS = (2, 5, 10)
+UNTRAINED = 200
+EPOCHS = (0, 1, 20, 49, 50)
+"""What the three printed tables show, together; ``converged`` is after 49 epochs in the released experiments, 50 in the text."""
+
+
+PAPERS = TreeRun()
+"""What the tables vary."""
+
+
+def table_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Trials for :data:`FORMULAS` x :data:`STATISTICS`, as nested lists whose axes are named under ``axes``."""
+    values: dict[str, Any] = {
+        "axes": "values[loss][statistic][latent][lower][width][epoch][trial]",
+        "latents": LATENTS,
+        "lower": LOWER,
+        "widths": WIDTHS,
+        "epochs": EPOCHS,
+        "samples": PAPERS.epoch_size,
+        "untrained": {"trials": UNTRAINED, "mean": _untrained_means(UNTRAINED)},
+        "seconds": {},
+    }
+    for loss in FORMULAS:
+        start = time.monotonic()
+        cells = [replace(PAPERS, loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
+        found = rerun(cells, seeds, latents=LATENTS, epochs=EPOCHS)
+        values[loss] = {
+            statistic: rounded(trials.unflatten(1, (len(LOWER), len(WIDTHS))), 5) for statistic, trials in found.items()
+        }
+        values["seconds"][loss] = round(time.monotonic() - start, 1)
+    return values
+
+
+def narrow_values(
+    seeds: Sequence[int], *, losses: Sequence[str] = FORMULAS, epochs: Sequence[int] = (0, 1, 20, 49)
+) -> dict[str, Any]:
+    """The narrowest networks again with as many trials as there are ``seeds``: ten say little where one in three dies.
+
+    The root and its two children, :data:`NARROW`: latents x lower x epochs x trials.
+    """
+    values: dict[str, Any] = {
+        "axes": "values[loss][statistic][latent][lower][epoch][trial]",
+        "latents": NARROW,
+        "lower": LOWER,
+        "epochs": tuple(epochs),
+    }
+    for loss in losses:
+        cells = [replace(PAPERS, width=min(WIDTHS), loss=loss, lower=lower) for lower in LOWER]
+        found = rerun(cells, seeds, latents=NARROW, epochs=epochs)
+        values[loss] = {statistic: rounded(trials, 5) for statistic, trials in found.items()}
+    return values
+
+
+def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
+    """Normalised correlation before training over the population, means over ``count`` trials: latents x lower x widths."""
+    cells = [TreeRun(lower=lower, width=width) for lower in LOWER for width in widths]
+    means = torch.stack([untrained(cell, range(1, count + 1), LATENTS).mean(0) for cell in cells])
+    return rounded(means.unflatten(0, (len(LOWER), len(widths))).permute(2, 0, 1), 5)
+
+
+def norm_values(seeds: Sequence[int], *, vary: Callable[[], dict[str, TreeRun]] = norm_cells) -> dict[str, Any]:
+    """For each protocol that ``vary`` names, a norm's name to its values, epochs x seeds, to six significant digits."""
+    found = curves(vary(), seeds, NORM_EPOCHS, processes=cores())
+    cells = {cell: {part: rounded(norm, digits=6) for part, norm in parts.items()} for cell, parts in found.items()}
+    return {"axes": "cells[cell][norm][epoch][seed]", "epochs": NORM_EPOCHS, "cells": cells}
+
+
+STUDIES = {
+    "hltm-tables": Study(table_values, tuple(range(1, 11))),
+    "hltm-narrow": Study(narrow_values, tuple(range(1, 41))),
+    "hltm-narrow-mixed": Study(partial(narrow_values, losses=MIXED, epochs=(0, 1, 20)), tuple(range(1, 41))),
+    "hltm-norms": Study(norm_values, tuple(range(1, 31))),
+    "hltm-norms-printed": Study(partial(norm_values, vary=printed_loss), tuple(range(1, 31))),
+}

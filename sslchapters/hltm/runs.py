@@ -1,0 +1,356 @@
+r"""SimCLR on latent trees: anchor and positive share the root, the negative has its own.
+
+All replicas train at once, each on its own tree, from its own streams.  The two losses are the paper's formula and what its
+released code computes; they are not the same.  Measured is the normalised correlation of a latent variable: the largest absolute
+correlation of a unit of its part with it, from samples or over the population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from sslbook._random import Streams, to_device
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
+from sslbook.trees.exact import Activity, TreeNetwork, forward, initial_network
+from sslbook.trees.latent import LatentTree, joint
+from sslchapters.hltm.theory import random_symmetric
+from sslchapters.sweep import sweep
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The gradient by hand: through the division by the output's length, then down the parts
+
+EPSILON = 1e-4
+"""Added to the output's length before the division, as in the released experiments."""
+
+
+def normalize(output: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
+    return output / (length(output) + epsilon)
+
+
+def length(output: Tensor) -> Tensor:
+    """Length along the axis of the units, ``(R, 1, B)``."""
+    return output.square().sum(1, keepdim=True).sqrt_()
+
+
+def normalize_backward(output: Tensor, grad: Tensor, epsilon: float = EPSILON) -> Tensor:
+    r"""Gradient through :func:`normalize` of an output :math:`o` of length n.
+
+    :math:`(g - \hat o\,(\hat o^\top g)\,n / (n + \epsilon)) / (n + \epsilon)` with :math:`\hat o = o / n`, or 0 for :math:`o = 0`.
+    """
+    n = length(output)
+    scale = n + epsilon
+    along = (output * grad).sum(1, keepdim=True) / (n.clamp_min(torch.finfo(output.dtype).tiny) * scale)
+    return (grad - output * along) / scale
+
+
+def backward(net: TreeNetwork, seen: Activity, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of all weights and biases, root first, from that of the root's pre-activation ``(R, width, B)``."""
+    weights: list[Tensor] = []
+    biases: list[Tensor] = []
+    above = grad.contiguous()
+    for d, weight in enumerate(net.weights):
+        r, nodes, width, _ = weight.shape
+        g, read = above.view(r * nodes, width, -1), seen.inputs[d].flatten(0, 1)
+        weights.append(torch.bmm(g, read.transpose(1, 2)).view_as(weight))
+        biases.append(g.sum(-1).view(r, nodes, width))
+        if d + 1 < net.depth:
+            down = torch.bmm(weight.flatten(0, 1).transpose(1, 2), g)
+            # the rows of read are the children's units, rectified
+            above = torch.ops.aten.threshold_backward(down, read, 0.0)
+    return weights, biases
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses and steps
+
+FORMULAS = ("printed", "released")
+MIXED = ("printed, no logarithm", "released, logarithm")
+"""The two losses between: :data:`FORMULAS` differ in the logarithm and in what is averaged first, each of these in one alone."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TreeRun:
+    r"""One experiment of Appendix D.1 of [tian2020], for trees of one shape and networks of one width.
+
+    loss: ``printed`` is :math:`L^\tau_{nce}` with one negative, the mean over the batch of
+        :math:`\log(1 + e^{(r_+ - r_-)/\tau})`, :math:`r = \frac12\lVert f - f' \rVert^2`; ``released`` is
+        :math:`-1/(1 + e^{(p - n)/\tau})` with the mean squares :math:`p, n` of :math:`f - f'` over the batch *and* the units;
+        those of :data:`MIXED` are the mean of :math:`-1/(1 + e^{(r_+ - r_-)/\tau})`, and :math:`\log(1 + e^{(p - n)/\tau})`.
+    lower: polarities are drawn from :math:`U[\text{lower}, 1]`, with a random sign if ``signed``.
+    epoch_size: samples an epoch, drawn afresh every time.
+    """
+
+    depth: int = 5
+    width: int = 10
+    lower: float = 0.7
+    loss: str = "released"
+    tau: float = 0.1
+    rate: float = 0.1
+    batch: int = 128
+    epoch_size: int = 64_000
+    signed: bool = True
+    bias: bool = True
+
+    @property
+    def steps(self) -> int:
+        """Minibatches an epoch."""
+        return self.epoch_size // self.batch
+
+
+def triplet_gradient(output: Tensor, loss: str, tau: float) -> Tensor:
+    """Gradient of each replica's loss in the normalised outputs ``(R, width, 3B)`` of anchors, positives and negatives."""
+    anchor, positive, negative = output.chunk(3, dim=2)
+    to_positive, to_negative = anchor - positive, anchor - negative
+    if loss.startswith("printed"):
+        r_pos, r_neg = (0.5 * d.square().sum(1, keepdim=True) for d in (to_positive, to_negative))
+        share = torch.sigmoid((r_pos - r_neg) / tau)
+        force = (share if loss == "printed" else share * (1 - share)) / (tau * anchor.shape[2])
+    else:
+        p, n = (d.square().mean((1, 2), keepdim=True) for d in (to_positive, to_negative))
+        share = torch.sigmoid((n - p) / tau)
+        slope = share * (1 - share) if loss == "released" else 1 - share
+        force = slope * 2 / (tau * anchor.shape[1] * anchor.shape[2])
+    return torch.cat([force * (to_positive - to_negative), -force * to_positive, force * to_negative], 2)
+
+
+@torch.no_grad()
+def step(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> None:
+    """One step of SGD, in place; ``leaves`` are those of anchors, positives and negatives, ``(R, leaves, 3B)``."""
+    seen = forward(net, leaves)
+    top = seen.pre[0][:, 0]
+    grad = normalize_backward(top, triplet_gradient(normalize(top), protocol.loss, protocol.tau))
+    weights, biases = backward(net, seen, grad)
+    for parameter, slope in zip((*net.weights, *net.biases), (*weights, *biases)):
+        parameter.sub_(slope, alpha=protocol.rate)
+
+
+def minibatches(tree: LatentTree, streams: Streams, batch: int, steps: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Leaves of ``steps`` minibatches of triplets, ``(R, leaves, 3 batch)`` each."""
+    device = tree.root.device
+    edges = trees.thresholds(tree, dtype)
+    buffer = torch.empty(len(streams), 3 * trees.numbers_needed(tree) + 2, batch, dtype=dtype)
+    for _ in range(steps):
+        u = to_device(streams.uniform(buffer.shape[1:], out=buffer), device)
+        roots = trees.draw_root(tree, u[:, :2].flatten(1))
+        anchor, negative = roots.chunk(2, dim=1)
+        below = u[:, 2:].reshape(len(streams), -1, 3 * batch)
+        yield trees.descend(tree, torch.cat([anchor, anchor, negative], 1), below, edges)[-1]
+
+
+def start(
+    protocol: TreeRun, seeds: Sequence[int], dtype: torch.dtype = torch.float32
+) -> tuple[LatentTree, TreeNetwork]:
+    """Trees and untrained networks of ``protocol``, one a seed; the trees' tables are float64."""
+    tree = random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
+    return tree, initial_network(seeds, tree.branching, protocol.width, bias=protocol.bias, dtype=dtype)
+
+
+def train_trees(
+    protocol: TreeRun,
+    seeds: Sequence[int],
+    epochs: int,
+    measure: Callable[[LatentTree, TreeNetwork, Sequence[int], int], T],
+    at: Collection[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> dict[int, T]:
+    """Train for ``epochs``; returns what ``measure(tree, net, seeds, epoch)`` gave after each number of epochs in ``at``.
+
+    Replica ``r`` draws from streams of ``seeds[r]`` alone: it is what it would be in any other batch.
+    """
+    tree, net = start(protocol, seeds, dtype)
+    tree = LatentTree(tree.root.to(device), tuple(table.to(device) for table in tree.tables))
+    net = net.to(torch.device(device))
+    streams = Streams(seeds, "minibatches")
+    found: dict[int, T] = {}
+    for epoch in range(epochs + 1):
+        if epoch in at:
+            found[epoch] = measure(tree, net, seeds, epoch)
+        if epoch < epochs:
+            for leaves in minibatches(tree, streams, protocol.batch, protocol.steps, dtype):
+                step(net, leaves, protocol)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many trials on all cores
+
+CACHE_UNITS = 60
+"""Replicas times width of a chunk: a few MB of activations."""
+
+Measure = Callable[[LatentTree, TreeNetwork, Sequence[int], int], dict[str, Tensor]]
+
+
+def train_protocols(
+    protocols: Sequence[TreeRun],
+    seeds: Sequence[int],
+    measure: Measure,
+    at: Sequence[int],
+    *,
+    processes: int = 2,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> dict[TreeRun, dict[str, Tensor]]:
+    """:func:`train_trees` for every protocol and all seeds, up to the last epoch of ``at``: what is measured, ``(R, epochs, ...)``.
+
+    measure: picklable.  A chunk of replicas fits the cache; on a GPU all seeds are one.
+    """
+    on_cpu = torch.device(device).type == "cpu"
+    return sweep(
+        partial(_train_chunk, measure=measure, at=tuple(at), dtype=dtype, device=device),
+        protocols,
+        seeds,
+        alike=lambda protocol: protocol,
+        most=lambda protocol: CACHE_UNITS // protocol.width if on_cpu else len(seeds),
+        cost=lambda protocol: protocol.width * protocol.depth,
+        processes=processes,
+    )
+
+
+def _train_chunk(
+    chunk: Sequence[tuple[TreeRun, int]],
+    measure: Measure,
+    at: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> dict[str, Tensor]:
+    protocol, seeds = chunk[0][0], [seed for _, seed in chunk]
+    found = train_trees(protocol, seeds, max(at), measure, at, dtype=dtype, device=device)
+    return {name: torch.stack([found[epoch][name] for epoch in at], 1) for name in found[at[0]]}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Correlation from samples, accumulated centred in float64 or as the released code does it; and the largest there is
+
+
+@dataclass
+class CentredCorrelation:
+    """Correlation of units with their latent variable over all blocks added, from float64 sums about the first block's means.
+
+    Units that are constant, up to the rounding of the activations that are added, count as uncorrelated.
+    """
+
+    count: int = 0
+    _middle: tuple[Tensor, ...] = ()
+    _sums: list[Tensor] = field(default_factory=list)
+    _rounding: Tensor | float = 0.0
+
+    def add(self, latent: Tensor, units: Tensor) -> None:
+        """Add a block: ``latent`` of shape ``(R, nodes, B)``, ``units`` ``(R, nodes, width, B)``."""
+        z, f = latent.double()[:, :, None], units.double()
+        self._middle = self._middle or (z.mean(-1, keepdim=True), f.mean(-1, keepdim=True))
+        self._rounding = (4 * torch.finfo(units.dtype).eps * f.abs().amax(-1)).clamp_min(self._rounding)
+        z, f = z - self._middle[0], f - self._middle[1]
+        terms = [part.sum(-1) for part in (z, f, z * z, f * f, z * f)]
+        self._sums = [a + b for a, b in zip(self._sums, terms)] if self._sums else terms
+        self.count += latent.shape[-1]
+
+    def result(self) -> Tensor:
+        """The correlations, ``(R, nodes, width)``."""
+        z, f, zz, ff, zf = (total / self.count for total in self._sums)
+        spread_z, spread_f = (zz - z * z).clamp_min(0).sqrt(), (ff - f * f).clamp_min(0).sqrt()
+        constant = (spread_f <= self._rounding) | (spread_z == 0)
+        return torch.where(constant, 0.0, (zf - z * f) / (spread_z * spread_f))
+
+
+@dataclass
+class RawCorrelation:
+    """The same from raw sums in float32, minibatch by minibatch, as the released code accumulates them.
+
+    :math:`E[zf] - E[z]E[f]` over the roots of :math:`E[z^2] - E[z]^2` and :math:`E[f^2] - E[f]^2`, each clamped at 0; set to 0
+    where the norms' product *and* the covariance lie below 1e-6, then clamped to [-1, 1].
+    """
+
+    batch: int = 128
+    count: int = 0
+    _sums: list[Tensor] = field(default_factory=list)
+
+    def add(self, latent: Tensor, units: Tensor) -> None:
+        """Add a block of whole minibatches, shapes as in :class:`CentredCorrelation`."""
+        z, f = latent.float()[:, :, None].unflatten(-1, (-1, self.batch)), units.float().unflatten(-1, (-1, self.batch))
+        partial = [part.sum(-1) for part in (z, f, z * z, f * f, z * f)]
+        for minibatch in range(z.shape[-2]):
+            terms = [part[..., minibatch] for part in partial]
+            self._sums = [a + b for a, b in zip(self._sums, terms)] if self._sums else terms
+        self.count += latent.shape[-1]
+
+    def result(self) -> Tensor:
+        """The correlations, ``(R, nodes, width)``, float32."""
+        z, f, zz, ff, zf = (total / self.count for total in self._sums)
+        covariance = zf - z * f
+        norms = (zz - z * z).clamp_min(0).sqrt() * (ff - f * f).clamp_min(0).sqrt()
+        corr = covariance / norms
+        return torch.where((norms < 1e-6) & (covariance.abs() < 1e-6), 0.0, corr).clamp(-1, 1)
+
+
+def best_linear(tree: LatentTree) -> Tensor:
+    r"""The largest correlation with the root that a linear unit over the leaves can have, ``(R,)``.
+
+    :math:`\sqrt{1 - E[r^2] / V[z_0]}`, with r the residual of the regression of :math:`z_0` on the leaves and a constant:
+    least squares over all assignments.
+    """
+    assignments, chance = joint(tree)
+    z, leaves = assignments[0][0, 0].to(chance.dtype), assignments[-1][0].to(chance.dtype)
+    root = chance.sqrt()[..., None]
+    design, target = root * torch.cat([torch.ones_like(z)[None], leaves]).T, root * z[:, None]
+    residual = target - design @ torch.linalg.lstsq(design, target).solution
+    centred = z - (chance @ z)[:, None]
+    left: Tensor = residual.square().sum((1, 2)) / (chance * centred.square()).sum(1)
+    return (1 - left).clamp_min(0).sqrt()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The measurements of the tables
+
+STATISTICS = ("exact", "released", "population")
+"""``exact``: centred, float64, on fresh samples; ``released``: raw sums in float32 on the same; ``population``: enumerated."""
+
+
+def best_correlations(
+    tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int, latents: Sequence[str], samples: int
+) -> dict[str, Tensor]:
+    """Normalised correlation of the named variables by each of the :data:`STATISTICS`, ``(R, latents)``.
+
+    samples: fresh ones, a multiple of 128, from streams of their own.
+    """
+    places = [trees.place(tree, name) for name in latents]
+    depths = [depth for depth, _ in places]
+    index = [node for _, node in places]
+    centred, raw = CentredCorrelation(), RawCorrelation()
+    streams = Streams(seeds, f"statistics {epoch}")
+    dtype = net.weights[0].dtype
+    edges = trees.thresholds(tree, dtype)
+    for done in range(0, samples, 3200):
+        count = min(3200, samples - done)
+        u = to_device(streams.uniform((1 + trees.numbers_needed(tree), count), dtype), tree.root.device)
+        drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:], edges)
+        seen = forward(net, drawn[-1])
+        latent = torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1)
+        units = torch.stack([seen.pre[d][:, i] for d, i in zip(depths, index)], 1)
+        centred.add(latent, units)
+        raw.add(latent, units)
+    population = exact.latent_correlations(tree, net)
+    whole = torch.stack([population[d][:, i] for d, i in zip(depths, index)], 1)
+    found = {"exact": centred.result(), "released": raw.result().double(), "population": whole}
+    return {name: corr.abs().amax(-1).cpu() for name, corr in found.items()}
+
+
+def untrained(protocol: TreeRun, seeds: Sequence[int], latents: Sequence[str], block: int = 4) -> Tensor:
+    """Normalised correlation of the named variables before training, over the whole population: ``(R, latents)``."""
+    shape, _ = start(protocol, seeds[:1])
+    places, found = [trees.place(shape, name) for name in latents], []
+    for first in range(0, len(seeds), block):
+        corr = exact.latent_correlations(*start(protocol, seeds[first : first + block]))
+        found.append(torch.stack([corr[d][:, i].abs().amax(-1) for d, i in places], 1))
+    return torch.cat(found)

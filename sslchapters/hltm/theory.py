@@ -1,0 +1,177 @@
+r"""Kinds of latent trees that the chapter draws, and a part's own block of its layer's covariance operator.
+
+The trees: the papers' symmetric binary ones, and the regularised ones of Definition 3.  The block, by the finite sums of
+:mod:`sslbook.trees.exact`: which
+child a unit listens to (its selectivity), the connection expected given the root, and its covariance over the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sslbook._random import Streams
+from sslbook.trees.exact import Parts, TreeNetwork, activation_means, parts_below
+from sslbook.trees.latent import LatentTree, from_root, place, random_tree, symmetric_binary
+
+
+def random_polarities(
+    seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, *, branching: int = 2, signed: bool = True
+) -> list[Tensor]:
+    r"""Polarities :math:`|\rho| \sim U[\text{lower}, \text{upper}]` for :func:`symmetric_binary`, one tree a seed, float64.
+
+    signed: with a random sign each, as in the released experiments; the paper prints :math:`U[\text{lower}, 1]` without one.
+    """
+    streams = Streams(seeds, "polarities")
+    drawn = []
+    for d in range(depth):
+        u = streams.uniform((2, branching ** (d + 1)), torch.float64)
+        rho = lower + (upper - lower) * u[:, 0]
+        drawn.append(torch.where(u[:, 1] < 0.5, -rho, rho) if signed else rho)
+    return drawn
+
+
+def random_symmetric(
+    seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, *, branching: int = 2, signed: bool = True
+) -> LatentTree:
+    """Binary SB-HLTMs with the polarities of :func:`random_polarities` and a uniform root: the data of the papers' tables."""
+    return symmetric_binary(random_polarities(seeds, depth, lower, upper, branching=branching, signed=signed))
+
+
+def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
+    r"""TR-HLTMs (Definition 3 of [tian2020]) with ``values[d]`` values at depth ``d`` and a random prior of the root.
+
+    :math:`P_{\mu\nu} = \frac{1}{m_\nu} 1 1^\top + C_{\mu\nu}` with :math:`C 1 = 0` and :math:`1^\top C = 0`: a random doubly
+    centred matrix, times a random 0.3 to 1 of the factor that would make the table's smallest entry 0.
+    """
+
+    def centred(c: Tensor) -> Tensor:
+        c = c - c.mean(-1, keepdim=True)
+        return c - c.mean(-2, keepdim=True)
+
+    def regularized(u: Tensor) -> Tensor:
+        c = centred(u)
+        lowest = c.flatten(-2).min(-1).values[..., None, None]
+        c = centred(c / lowest)  # again: to divide by a small number magnifies what rounding left
+        return (1 - c * (0.3 + 0.7 * u[..., :1, :1])) / u.shape[-1]
+
+    return random_tree(seeds, values, branching, regularized)
+
+
+def residual_table(table: Tensor) -> Tensor:
+    r""":math:`C_{\mu\nu} = P_{\mu\nu} - \frac{1}{m_\nu} 1 1^\top` (Definition 3 of [tian2020]).
+
+    Its columns sum to zero in a TR-HLTM.
+    """
+    return table - 1 / table.shape[-1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Selectivities, and means given the root
+
+
+def selectivity(parts: Parts) -> Tensor:
+    r""":math:`s_j = \frac12 (v_j(1) - v_j(0))` of binary trees, ``(R, nodes, width)``."""
+    v = activation_means(parts)
+    return (v[..., 1] - v[..., 0]) / 2
+
+
+def child_selectivity(tree: LatentTree, listed: list[Parts | None], depth: int) -> Tensor:
+    r""":math:`a_\mu = [\rho_{\mu\nu(k)} s_k]` for the nodes of one depth of a binary tree, ``(R, nodes, fan-in)`` (Eq. 110)."""
+    below = parts_below(tree, listed, depth)
+    table = tree.tables[depth].double()
+    rho = table[..., 1, 1] + table[..., 0, 0] - 1
+    a: Tensor = (rho[..., None] * selectivity(below)).unflatten(1, (-1, tree.branching[depth])).flatten(2)
+    return a
+
+
+def means_given_root(tree: LatentTree, listed: list[Parts | None], depth: int) -> Tensor:
+    r""":math:`V_{0, \mathcal N_\mu^{ch}} = [\mathbb E[f_k \mid z_0]]` for the nodes of one depth (Eq. 167).
+
+    Shape ``(R, nodes, m_0, fan-in)``.
+    """
+    means = activation_means(parts_below(tree, listed, depth)).transpose(-1, -2)
+    given_root = from_root(tree)[depth + 1].double() @ means  # (R, children, m0, width)
+    b = tree.branching[depth]
+    grouped: Tensor = given_root.unflatten(1, (-1, b)).movedim(2, 3).flatten(3)
+    return grouped
+
+
+def covariance_over_root(tree: LatentTree, means: Tensor) -> Tensor:
+    r"""Covariance over :math:`z_0` of means given the root (Eq. 166, written centred).
+
+    ``(R, nodes, m_0, n)`` to ``(R, nodes, n, n)``.
+    """
+    prior = tree.root.double()[:, None, :, None]
+    centred = means - (prior * means).sum(2, keepdim=True)
+    product: Tensor = (prior * centred).transpose(2, 3) @ centred
+    return product
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A part's own block of the covariance operator
+
+
+def expected_connection(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None], name: str) -> Tensor:
+    r""":math:`\bar K_\mu(z_0) = \mathbb E[f_{\mathcal N_\mu^{ch}} \otimes J_\mu^\top \mid z_0]` at the weights of part ``name``.
+
+    Shape ``(R, m_0, fan-in, outputs, width)``: child unit, output of the root's part (before the division by its length), unit.
+    """
+    depth, index = place(tree, name)
+    below, b = parts_below(tree, listed, depth), tree.branching[depth]
+    if depth == 0:  # J is the identity
+        means = means_given_root(tree, listed, 0)[:, 0]
+        eye = torch.eye(net.width, dtype=torch.float64, device=means.device)
+        return means[..., None, None] * eye
+    gated, pending = _gates_above(tree, net, listed, name)
+    pieces = []
+    for child in range(b):
+        alone = _sum_over_siblings(gated, child, b, below.pre.shape[-1])
+        pieces.append(torch.einsum("riq,rzacq->rziac", below.active[:, index * b + child], alone))
+    return torch.cat(pieces, 2) * pending[:, None, None]
+
+
+def _gates_above(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None], name: str) -> tuple[Tensor, Tensor]:
+    r""":math:`\sum \mathbb P(\text{pattern}, \text{rest} \mid z_0)\, J_\mu` over leaves outside the part, in two factors.
+
+    The first is ``(R, m_0, outputs or 1, width, patterns)``, the second ``(R, outputs, width)`` or ones: right below the root
+    the Jacobian is the root's weight times a gate, and not to multiply them out saves a factor ``outputs`` where patterns are
+    most.
+    """
+    first, top, width = listed[1], int(name[1]), net.width
+    assert first is not None
+    given = (tree.tables[0].double() @ first.given)[:, top]  # (R, m0, patterns)
+    gated = (given[:, :, None] * (first.pre[:, top] > 0)[:, None])[:, :, None]
+    pending = net.weights[0].double()[:, 0, :, top * width : (top + 1) * width]
+    node = top
+    for depth, step in enumerate(map(int, name[2:]), 1):
+        parts, b = listed[depth + 1], tree.branching[depth]
+        assert parts is not None
+        alone = _sum_over_siblings(gated, step, b, parts.pre.shape[-1]) * pending[:, None, :, :, None]
+        down = net.weights[depth].double()[:, node, :, step * width : (step + 1) * width]
+        node, pending = node * b + step, torch.ones_like(pending[:, :1])
+        gated = torch.einsum("rzaeq,rec->rzacq", alone, down) * (parts.pre[:, node] > 0)[:, None, None]
+    return gated, pending
+
+
+def _sum_over_siblings(weighted: Tensor, child: int, children: int, patterns: int) -> Tensor:
+    """Sum ``(..., patterns of all children)`` over the patterns of all but one."""
+    others = [k - children for k in range(children) if k != child]
+    digits = weighted.unflatten(-1, (patterns,) * children)
+    total: Tensor = digits.sum(others) if others else digits
+    return total
+
+
+def operator_norm(tree: LatentTree, connection: Tensor, contract: str = "outputs") -> Tensor:
+    r"""Frobenius norm of :math:`\mathbb V_{z_0}[\bar K_\mu(z_0)]`, ``(R,)``.
+
+    contract: the axis over which the two connections are multiplied: ``outputs`` as in Definition 1 and Theorem 3 of [tian2020],
+        ``units`` (the part's own) as in the released code.  The trace is the same, the norm is not.
+    """
+    prior = tree.root.double()[:, :, None, None, None]
+    centred = prior.sqrt() * (connection - (prior * connection).sum(1, keepdim=True))
+    inner = centred.movedim(3 if contract == "outputs" else 4, 2).flatten(3).flatten(1, 2)  # (R, m0 x contracted, kept)
+    norm: Tensor = torch.linalg.matrix_norm(inner @ inner.transpose(1, 2))
+    return norm

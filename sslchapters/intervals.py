@@ -1,0 +1,151 @@
+"""What a few seeds can tell: a mean, a difference or a share with its interval, and when two things are level.
+
+SciPy does the statistics; here its answers get one shape, `Interval`, which the book's checks take as they take numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from sslbook._check import keep_plain, require_number, require_whole
+
+Values = Sequence[float] | np.ndarray
+ANYTHING = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate from ``n`` values (the fewer of two groups', if they are not paired) with the ends of its confidence interval.
+
+    Raises ValueError unless ``low <= mean <= high``, all finite, and ``n`` is at least 2; TypeError for what is no number.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __post_init__(self) -> None:
+        keep_plain(self)
+        for part in ("mean", "low", "high"):
+            require_number(part, getattr(self, part))
+        require_whole("n", self.n, least=2)
+        if not self.low <= self.mean <= self.high:
+            raise ValueError(f"low <= mean <= high is needed, got {self.low}, {self.mean}, {self.high}")
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g}, n = {self.n})"
+
+
+def mean_interval(values: Values, level: float = 0.95, within: tuple[float, float] = ANYTHING) -> Interval:
+    r"""The mean and its t-interval, :math:`\bar x \pm t_{n-1}\, s / \sqrt n`: exact for independent normal values.
+
+    ``within`` are the least and the largest mean that there can be, -1 and 1 of cosines: the interval ends there.
+    Raises ValueError for fewer than two values, values that are not finite or not ``within``, more than one axis, or a ``level``
+    outside (0, 1).
+    """
+    from scipy import stats  # a second, which a table of numbers does not need
+
+    x = _values("values", values)
+    with _silent():
+        ends = stats.ttest_1samp(x, 0.0).confidence_interval(_level(level))
+    return _interval(float(x.mean()), _cut(ends, within, x), x.size)
+
+
+def difference(
+    ours: Values, theirs: Values, paired: bool = True, level: float = 0.95, within: tuple[float, float] = ANYTHING
+) -> Interval:
+    """The mean of ``ours`` less that of ``theirs``, with its interval: "ahead" is one that lies above zero.
+
+    ``paired`` values share what else varies (a seed, a network, a batch) place by place, and the interval is that of their
+    differences; without it the groups are independent, may differ in size and spread, and the interval is Welch's. ``within`` are
+    the least and the largest difference that there can be.
+    Raises ValueError as `mean_interval` does, and for paired groups of different lengths.
+    """
+    from scipy import stats
+
+    a, b = _values("ours", ours), _values("theirs", theirs)
+    if paired and a.size != b.size:
+        raise ValueError(f"paired values need as many of ours as of theirs, got {a.size} and {b.size}")
+    with _silent():
+        test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
+        ends = test.confidence_interval(_level(level))
+    mean = (a - b).mean() if paired else a.mean() - b.mean()
+    return _interval(float(mean), _cut(ends, within, np.array([mean])), min(a.size, b.size))
+
+
+def proportion(hits: Values, level: float = 0.95) -> Interval:
+    """The share of trials that hit, of zeros and ones, with its Clopper-Pearson interval, which holds the truth at least so often.
+
+    Raises ValueError as `mean_interval` does, and for values that are neither 0 nor 1.
+    """
+    from scipy import stats
+
+    x = _values("hits", hits)
+    if not np.isin(x, (0, 1)).all():
+        raise ValueError(f"hits must be zeros and ones, got {x[~np.isin(x, (0, 1))][0]}")
+    ends = stats.binomtest(int(x.sum()), x.size).proportion_ci(_level(level), method="exact")
+    return _interval(float(x.mean()), ends, x.size)
+
+
+def bootstrap(values: Values, statistic: Callable[[np.ndarray], float], level: float = 0.95, seed: int = 0) -> Interval:
+    """A statistic of the values, such as ``numpy.median``, with the interval of its bias-corrected, accelerated bootstrap.
+
+    For what has no t-interval; of few values any bootstrap is too narrow. ``seed`` draws the 9,999 resamples. Raises ValueError
+    as `mean_interval` does, and where all resamples give the same, which leaves nothing to estimate an interval from.
+    """
+    from scipy import stats
+
+    x = _values("values", values)
+    seed = require_whole("seed", seed, least=0)
+    with _silent():
+        found = stats.bootstrap(
+            (x,), statistic, vectorized=False, confidence_level=_level(level), random_state=np.random.default_rng(seed)
+        )
+    ends = found.confidence_interval
+    if not (math.isfinite(ends.low) and math.isfinite(ends.high)):
+        raise ValueError("values: every resample gives the same statistic; it has no bootstrap interval")
+    return _interval(float(statistic(x)), ends, x.size)
+
+
+def _cut(ends: tuple[float, float], within: tuple[float, float], x: np.ndarray) -> tuple[float, float]:
+    """The part of an interval in which a mean of values ``within`` two numbers can lie."""
+    least, most = within
+    slack = 1e-9  # a cosine of one, and its rounding
+    if not (least - slack <= x.min() and x.max() <= most + slack):
+        raise ValueError(f"within: got {within}, but values from {x.min():.6g} to {x.max():.6g}")
+    return max(float(ends[0]), least), min(float(ends[1]), most)
+
+
+def _interval(mean: float, ends: tuple[float, float], n: int) -> Interval:
+    """The ends hold the estimate, whatever rounding (or a skew bootstrap) says."""
+    return Interval(mean, min(float(ends[0]), mean), max(float(ends[1]), mean), n)
+
+
+def _values(argument: str, values: Values) -> np.ndarray:
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1:
+        raise ValueError(f"{argument} must have one axis, got shape {x.shape}")
+    if x.size < 2:
+        raise ValueError(f"{argument}: an interval needs at least two values, got {x.size}")
+    if not np.isfinite(x).all():
+        raise ValueError(f"{argument} must be finite, got {x[~np.isfinite(x)][0]}")
+    return x
+
+
+def _level(level: float) -> float:
+    return require_number("level", level, above=0, below=1)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without SciPy's warnings of values that are nearly equal: their interval is then a point, as it should be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield

@@ -1,0 +1,516 @@
+r"""The optima of one leaky rectifier on a finite set of points, exactly (uniform weights, no augmentation).
+
+Between the planes :math:`w^T x_i = 0` the matrix :math:`A` is constant and the energy is :math:`\frac12 w^T A w`; a maximum
+there is the leading eigenvector of :math:`A`.  On a plane the mean response has a kink, so that the energy's slope *falls* by
+:math:`(1 - a)\, p_i\, E[h]\, |x_i^T \dot w|` (a the lower slope), and the sphere can have a maximum there too: w with
+:math:`w^T x_i = 0` for i in Z is one if, with :math:`g = P^\perp_w A w` (gates of Z at a),
+
+.. math::  g = (1 - a)\, E[h] \sum_{i \in Z} t_i\, p_i\, x_i, \qquad 0 \le t_i \le 1,
+
+and w leads A, with gate i open by :math:`t_i`, on the complement of the :math:`x_i` with :math:`0 < t_i < 1`.
+`find` climbs from many starts, puts what it finds exactly where it belongs and keeps what passes this test; `every` leaves nothing
+out: it tries all faces into which the planes cut the sphere, on each of which only the leading eigenvectors of A can be maxima.
+
+Linear filters in training: where they go if the weights stay as they are, and if each step computes them anew (Section 3).
+
+With weights that are held fixed, the energy of a linear filter is :math:`\frac12 w^T C_\alpha[x] w`; its only maxima on the
+sphere are plus and minus the leading eigenvector.  With the weights of InfoNCE at the filter's own outputs, :math:`C_\alpha[x]`
+moves with w.
+
+Filters on a circle of points: the energy along :math:`w = (\cos\theta, \sin\theta)` and its maxima (Fig. 8 of [tian2023]).
+
+Without augmentation the dynamics of Eq. 2, with weights that are computed anew at every step, climbs (up to a constant)
+
+- uniform weights: :math:`\frac{1}{2 N^2} \sum_{ij} d_{ij}^2`, half the variance;
+- Gaussian weights: :math:`\frac{\tau}{2 N^2} \sum_{ij} (1 - e^{-d_{ij}^2/\tau})`;
+- InfoNCE with :math:`\epsilon = 0`: :math:`-\frac{\tau}{2 N^2} \sum_i \log \frac{1}{N - 1} \sum_{j \ne i} e^{-d_{ij}^2/\tau}`,
+
+with :math:`d_{ij}^2 = (h_i - h_j)^2 / 2`.  Between the kinks, where :math:`w \perp x_i`, it is analytic.
+
+Augmentation by rotations of the first two coordinates: the energy along an orbit (Appendix B.5 of [tian2023]).
+
+Lemma 2's limit is :math:`E = \frac14 \sum_{st} p_s p_t K_{st} (b_s - b_t)^2`, :math:`b_s(w)` the mean response over the views of s.
+If the rotations form a group and are drawn uniformly from it, every :math:`b_s` is the same at w and at Rw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import lsq_linear
+from torch import Tensor
+
+from sslbook._random import Streams
+from sslbook.losses.pairs import contrastive_covariance, project, weights
+from sslchapters.checks import over_instances
+from sslchapters.landscape.theory import Activation, Cloud, gaussian
+
+
+@dataclass(frozen=True)
+class Optima:
+    """Distinct certified maxima: of each, its replica ``(n,)``, ``w (n, d)``, energy, points at the kink, and share of starts.
+
+    ``residual`` is the worst violation of the equations over all of them.
+    """
+
+    replica: Tensor
+    w: Tensor
+    energy: Tensor
+    kinks: Tensor
+    share: Tensor
+    residual: float
+
+    def counts(self, replicas: int) -> Tensor:
+        """How many each replica has, ``(R,)``."""
+        return torch.bincount(self.replica, minlength=replicas)
+
+
+def climb(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Tensor:
+    """Projected ascent from ``starts (R, S, d)`` with steps whose *length* falls geometrically from ``first`` to 1e-7.
+
+    Fixed lengths make it settle on kinks, where the gradient does not vanish; it ends within some 1e-7 of a maximum.
+    """
+    w = starts
+    for t in range(steps):
+        g = project(w, cloud.velocity(w, act))
+        length = first * (1e-7 / first) ** (t / (steps - 1))
+        w = w + length * g / g.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        w = w / w.norm(dim=-1, keepdim=True)
+    return w
+
+
+def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Optima:
+    """All certified maxima that ``starts (R, S, d)`` lead to; points within 1e-4 (a sine) of the plane count as on it."""
+    w, on = _polish(cloud, act, climb(cloud, act, starts, steps=steps, first=first))
+    value = cloud.energy(w, act)
+    loud = value > 1e-12
+    # the first start of each group of equal ends stands for it
+    same = (torch.cdist(w, w) < 1e-5) & loud[:, None] & loud[:, :, None]
+    one = loud & ~same.tril(-1).any(-1)
+    share = same.double().mean(-1)[one]
+    replica = one.nonzero()[:, 0]
+    good, residual = certify(cloud, act, w[one], on[one], replica)
+    worst = float(residual[good].max()) if bool(good.any()) else 0.0
+    kept = (replica[good], w[one][good], value[one][good], on.sum(-1)[one][good], share[good])
+    return Optima(*kept, worst)
+
+
+def every(cloud: Cloud, act: Activation) -> tuple[Tensor, Tensor]:
+    """All strict maxima with energy of a single population, ``(n, d)``, and how many points are on the plane of each, ``(n,)``."""
+    found = faces(cloud.x[0])
+    gate = act.slope + (1 - act.slope) * (found > 0).to(cloud.x.dtype)[None]
+    a, face = cloud.gated(gate), _complement(cloud, found[None] == 0)
+    top = torch.linalg.eigh(face @ a @ face)[1][0, ..., -1]
+    w, found = torch.cat([-top, top]), found.repeat(2, 1)  # the sign of an eigenvector is the library's own
+    kept = (_signs(w, cloud.x[0]) == found).all(-1) & (cloud.energy(w[None], act)[0] > 1e-12)
+    w, on = w[kept], found[kept] == 0
+    good, _ = certify(cloud, act, w, on, torch.zeros(len(w), dtype=torch.long))
+    return w[good], on[good].sum(-1)
+
+
+def faces(x: Tensor) -> Tensor:
+    """The signs of ``w^T x`` on each face of the planes of fewer than 40 points ``x (N, d)`` that span the space: ``(F, N)``.
+
+    A face's signs are compositions (the first that is not zero counts) of those of the arrangement's corners, the cocircuits
+    [Bjoerner et al., Oriented Matroids, Proposition 3.7.2]; so corners are composed until nothing is new.
+    """
+    unit = x / x.norm(dim=-1, keepdim=True)
+    _, size, right = torch.linalg.svd(unit[torch.combinations(torch.arange(len(x)), x.shape[1] - 1)])
+    corner = right[size[:, -1] > 1e-9, -1]
+    corners = found = _distinct(_signs(torch.cat([corner, -corner]), x))
+    known = 0
+    while known < len(found):
+        known = len(found)
+        found = _distinct(torch.where(found[:, None] == 0, corners, found[:, None]).flatten(0, 1))
+    return found
+
+
+def _signs(w: Tensor, x: Tensor) -> Tensor:
+    """Signs of ``w^T x``, 0 for a sine below 1e-9, of unit ``w (n, d)`` and points ``x (N, d)``: ``(n, N)``, int8."""
+    u = w @ (x / x.norm(dim=-1, keepdim=True)).T
+    return torch.where(u.abs() < 1e-9, 0.0, u.sign()).to(torch.int8)
+
+
+def _distinct(signs: Tensor) -> Tensor:
+    """Rows without repeats, by their number in base three."""
+    power = 3 ** torch.arange(signs.shape[1])
+    code: Tensor = ((signs.long() + 1) * power).sum(-1).unique()
+    return (code[:, None] // power % 3 - 1).to(torch.int8)
+
+
+def _polish(cloud: Cloud, act: Activation, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The exact maximum of the face that ``w`` lies on, ``(R, S, d)``, and which points are on its plane, ``(R, S, n)``."""
+    u = w @ cloud.x.mT
+    on = u.abs() < 1e-4 * cloud.x.norm(dim=-1)[:, None]
+    a = _open(cloud, act, u, on)
+    face = _complement(cloud, on)
+    top = torch.linalg.eigh(face @ a @ face)[1][..., -1]
+    top = top * (top * w).sum(-1, keepdim=True).sign()
+    # a face that is a line or a point has no eigenvalue above the zeros of its complement: project instead
+    back = (face @ w[..., None])[..., 0]
+    inside = (face @ top[..., None])[..., 0].norm(dim=-1, keepdim=True) > 1 - 1e-9
+    out = torch.where(inside, top, back)
+    return out / out.norm(dim=-1, keepdim=True), on
+
+
+def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether candidates ``w (n, d)`` on the planes of ``on (n, N)`` pass the module's test, and the error of their equations.
+
+    The openings come from a least-squares problem with bounds.  Candidates differ in the number of points on their plane, which can
+    depend on each other (two points on one line, the corners of a box), so SciPy solves them one by one.
+    """
+    x, p = cloud.x[replica], cloud.p[replica]
+    single = Cloud(x, p)
+    u = w[:, None] @ x.mT
+    a = _open(single, act, u, on[:, None])[:, 0]
+    velocity = (a @ w[..., None])[..., 0]
+    value = (velocity * w).sum(-1)
+    pull = project(w, velocity)
+    mean = (p * act(u[:, 0]) * ~on).sum(-1)
+    residual = (on * u[:, 0]).norm(dim=-1)
+    opening = torch.zeros_like(u[:, 0])
+    for k, (mask, force) in enumerate(zip(on, pull, strict=True)):
+        columns = ((1 - act.slope) * mean[k] * p[k, mask, None] * x[k, mask]).T
+        if columns.any():
+            # dependent points leave a choice: openings strictly between the ends, if there are any, say most
+            for edge in (1e-6, 0.0):
+                found = lsq_linear(columns.numpy(), force.numpy(), bounds=(edge, 1 - edge), method="bvls")
+                if found.cost < 1e-24 * float(value[k]) ** 2:
+                    break
+            opening[k, mask] = torch.as_tensor(found.x)
+            force = force - columns @ opening[k, mask]
+        residual[k] += force.norm() / value[k]
+    # a gate that is shut or open to the end holds w on one side alone: there its point moves freely, with that gate
+    between = on & (opening > 1e-9) & (opening < 1 - 1e-9)
+    a = _open(single, act, u, on[:, None], opening[:, None])[:, 0]
+    inner = _complement(single, between[:, None])[:, 0] - w[:, :, None] * w[:, None, :]
+    second = torch.linalg.eigvalsh(inner @ a @ inner)[..., -1]
+    return (residual < 1e-9) & (second < value * (1 - 1e-9)), residual
+
+
+def _open(cloud: Cloud, act: Activation, u: Tensor, on: Tensor, opening: Tensor | float = 0.0) -> Tensor:
+    """``A`` with the gates of the points on the plane open by ``opening``: at the lower slope for 0, at one for 1."""
+    gate = torch.where(on, torch.zeros_like(u) + act.slope + (1 - act.slope) * opening, act.gate(u))
+    return cloud.gated(gate)
+
+
+def _complement(cloud: Cloud, on: Tensor) -> Tensor:
+    """Projector on what is orthogonal to the points on the plane, ``(R, S, d, d)``."""
+    rows = on[..., None] * cloud.x[:, None]
+    out: Tensor = torch.eye(cloud.x.shape[-1], dtype=cloud.x.dtype) - torch.linalg.pinv(rows) @ rows
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Linear filters
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Ends ``w (R, S, d)`` of linear filters on R batches, and the leading eigenvector of the fixed matrix, ``lead (R, d)``."""
+
+    w: Tensor
+    lead: Tensor
+    still: Tensor
+
+    @property
+    def cosine(self) -> Tensor:
+        """``|w^T lead|``, ``(R, S)``."""
+        return (self.w @ self.lead[..., None])[..., 0].abs()
+
+    def directions(self) -> Tensor:
+        """The number of different ends up to sign on each batch, of filters that stand still, ``(R,)``."""
+        near = (self.w @ self.w.mT).abs() > 1 - 1e-4
+        settled = self.still[:, :, None] & self.still[:, None]
+        return (self.still & ~(near & settled).tril(-1).any(-1)).sum(-1)
+
+
+def train_linear(
+    replicas: int, filters: int = 64, *, anew: bool, tau: float = 0.1, steps: int = 800, seed: int = 0
+) -> Filters:
+    """Projected ascent of linear filters from random starts, on batches of 10 points without augmentation.
+
+    ``anew``: InfoNCE weights (epsilon 0) at each filter's own outputs in every step; else Gaussian weights of the points.
+    """
+    draw = Streams(range(seed, seed + replicas), "linear")
+    x = draw.normal((10, 3))
+    x = x / x.norm(dim=-1, keepdim=True)
+    w = draw.normal((filters, 3))
+    w = w / w.norm(dim=-1, keepdim=True)
+    fixed = gaussian(x, 1.0)
+    matrix = contrastive_covariance(x, x, fixed)
+    lead = torch.linalg.eigh(matrix)[1][..., -1]
+    step = 0.2 / torch.linalg.matrix_norm(matrix, ord=2)[:, None, None]
+    data = x[:, None].expand(-1, filters, -1, -1)
+    rate = step * 10  # a row of InfoNCE weights sums to one, a row of the others to some ten
+    v = w
+    for _ in range(steps):
+        if anew:
+            f = data @ w[..., None]
+            alpha = weights("info_nce", f, f, temperature=tau)
+            v = rate * contrastive_covariance(data, data, alpha, f, f)[..., 0]
+        else:
+            v = step * (w @ matrix)
+        w = w + project(w, v)
+        w = w / w.norm(dim=-1, keepdim=True)
+    return Filters(w, lead, project(w, v).norm(dim=-1) < 1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Filters on a circle of points
+
+NINE = tuple(math.pi * f for f in (-4 / 5, -1 / 2, -2 / 5, -1 / 6, 0, 1 / 5, 2 / 5, 3 / 5, 4 / 5))
+"""The points of Appendix E.1 of [tian2023], as angles."""
+
+
+@dataclass(frozen=True)
+class Maxima:
+    """Angles of the maxima inside an arc, ``smooth``, and at a kink, ``kinks``; which smooth ones stay with fixed weights."""
+
+    smooth: tuple[float, ...]
+    kinks: tuple[float, ...]
+    frozen: tuple[bool, ...]
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return len(self.smooth) + len(self.kinks)
+
+
+def _parts(
+    theta: Tensor, points: Tensor, act: Activation, alpha: str, tau: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Differences of responses, their derivatives by theta (first and second), and the weights: all ``(T, N, N)``."""
+    angle = theta[:, None] - points
+    u = angle.cos()
+    gate = act.gate(u)
+    h = gate * u
+    slope = -act.degree * gate * angle.sin()
+    bend = -act.degree * h + (
+        act.degree * (act.degree - 1) * u ** (act.degree - 2) * angle.sin().square() if act.degree > 1 else 0
+    )
+    gap, first, second = (v[:, :, None] - v[:, None, :] for v in (h, slope, bend))
+    n = len(points)
+    if alpha == "uniform":
+        weight = torch.ones_like(gap)
+    else:
+        far = -gap.square() / (2 * tau)
+        if alpha == "gaussian":
+            weight = far.exp()
+        else:
+            far = far.masked_fill(torch.eye(n, dtype=torch.bool), -torch.inf)
+            weight = torch.softmax(far, -1)
+    return gap, first, second, weight
+
+
+def energy(theta: Tensor, points: Sequence[float], act: Activation, alpha: str = "uniform", tau: float = 1.0) -> Tensor:
+    """What the dynamics climbs, at the angles ``theta (T,)`` for points at the angles ``points``: ``(T,)``."""
+    at = torch.as_tensor(points, dtype=torch.float64)
+    gap = _parts(theta, at, act, "uniform", 1.0)[0]
+    n, far = len(at), gap.square() / 2
+    if alpha == "uniform":
+        return far.sum((1, 2)) / (2 * n**2)
+    if alpha == "gaussian":
+        return -tau * torch.expm1(-far / tau).sum((1, 2)) / (2 * n**2)
+    far = far.masked_fill(torch.eye(n, dtype=torch.bool), torch.inf)
+    return -tau * (torch.logsumexp(-far / tau, -1) - math.log(n - 1)).sum(1) / (2 * n**2)
+
+
+def slope(theta: Tensor, points: Sequence[float], act: Activation, alpha: str = "uniform", tau: float = 1.0) -> Tensor:
+    """Its derivative by theta, ``(T,)``, with the lower gate at a kink: the projected velocity of Lemma 3, times the degree."""
+    gap, first, _, weight = _parts(theta, torch.as_tensor(points, dtype=torch.float64), act, alpha, tau)
+    return (weight * gap * first).sum((1, 2)) / (2 * gap.shape[-1] ** 2)
+
+
+def opening(points: Sequence[float], index: int) -> float:
+    r"""How far a ReLU's gate for one point is open, at the crease where it opens as the angle grows, if the filter is to rest.
+
+    With ``w`` at the point's angle less a right angle, and the gate closed, the certificate :math:`A w = E[h]\, t\, p\, x` along
+    the point ``x`` itself, orthogonal to ``w``, solved for ``t``; between 0 and 1 at a maximum.  Uniform weights.
+    """
+    at = torch.as_tensor(points, dtype=torch.float64)
+    theta = at[index] - math.pi / 2
+    w, x = torch.stack([theta.cos(), theta.sin()]), torch.stack([at.cos(), at.sin()], -1)
+    u = x @ w
+    others = torch.arange(len(at)) != index
+    passed = (others & (u > 0)).to(u.dtype)[:, None] * x
+    centred = passed - passed.mean(0)
+    a = centred.T @ centred / len(at)
+    return float(x[index] @ a @ w / ((passed @ w).mean() / len(at)))
+
+
+def maxima(
+    points: Sequence[float], act: Activation, alpha: str = "uniform", tau: float = 1.0, *, resolution: int = 200
+) -> Maxima:
+    """All maxima on the circle: falls of the slope's sign inside the arcs, on ``resolution`` angles each, and at the kinks.
+
+    A kink is a maximum where the slope is positive before and negative after it; arcs on which the energy is constant have none.
+    Angles inside arcs are refined by bisection.
+    """
+    ends = _arcs(torch.as_tensor(points, dtype=torch.float64))
+    inner = torch.linspace(0, 1, resolution, dtype=torch.float64)
+    eps = 1e-9
+    theta = (ends[:-1, None] + eps) + (ends[1:, None] - ends[:-1, None] - 2 * eps) * inner  # (arcs, resolution)
+    g = slope(theta.flatten(), points, act, alpha, tau).view_as(theta)
+    g = torch.where(g.abs() < 1e-12, torch.zeros_like(g), g)
+    # at a smooth corner (every activation but a rectifier) the arcs join up, and a fall of sign can lie between two of them
+    top = torch.cat([g.flatten(), g.flatten()[:1]])
+    where = torch.cat([theta.flatten(), theta.flatten()[:1] + 2 * math.pi])
+    falls = ((top[:-1] > 0) & (top[1:] < 0)).nonzero()[:, 0]
+    joint = (falls + 1) % resolution == 0
+    bent = act.degree == 1 and act.slope != 1
+    at_kink = falls[joint] if bent else falls[:0]
+    low, high = (where[falls[~joint] + k] if bent else where[falls + k] for k in (0, 1))
+    for _ in range(60):
+        middle = (low + high) / 2
+        up = slope(middle, points, act, alpha, tau) > 0
+        low, high = torch.where(up, middle, low), torch.where(up, high, middle)
+    gap, first, second, weight = _parts(low, torch.as_tensor(points, dtype=torch.float64), act, alpha, tau)
+    stay = (weight * (first.square() + gap * second)).sum((1, 2)) < 0  # the energy with the weights held fixed
+    kinks = ends[1:][torch.div(at_kink, resolution, rounding_mode="floor")]
+    return Maxima(tuple(_wrap(low)), tuple(_wrap(kinks)), tuple(stay.tolist()))
+
+
+def _arcs(at: Tensor) -> Tensor:
+    """Where the gates of points at these angles change, once around the circle: the ends of the arcs, ``(arcs + 1,)``."""
+    corner = torch.cat([at + math.pi / 2, at - math.pi / 2]).remainder(2 * math.pi).sort().values
+    corner = corner[torch.cat([torch.tensor([True]), corner.diff() > 1e-9])]
+    return torch.cat([corner, corner[:1] + 2 * math.pi])
+
+
+def closed_form(points: Sequence[float], act: Activation) -> int:
+    r"""The number of maxima of a leaky rectifier, uniform weights, from the sinusoid :math:`b + r \cos(2\theta - c)` of each arc.
+
+    Nothing is scanned: the sinusoid's only crest is inside the arc or not, and its slope at the ends decides the kinks.
+    """
+    at = torch.as_tensor(points, dtype=torch.float64)
+    ends = _arcs(at)
+    x = torch.stack([at.cos(), at.sin()], -1)
+    gate = act.gate((((ends[1:] + ends[:-1]) / 2)[:, None] - at).cos())[..., None] * x  # (arcs, N, 2)
+    centred = gate - gate.mean(1, keepdim=True)
+    a = centred.mT @ centred / len(at)
+    cosine, sine = (a[:, 0, 0] - a[:, 1, 1]) / 4, a[:, 0, 1] / 2
+
+    def rate(theta: Tensor) -> Tensor:
+        value = 2 * (sine * (2 * theta).cos() - cosine * (2 * theta).sin())
+        return torch.where(value.abs() < 1e-12, torch.zeros_like(value), value)
+
+    crest = torch.atan2(sine, cosine) / 2
+    turns = ((ends[:-1] - crest) / math.pi).ceil() * math.pi + crest
+    flat = torch.hypot(sine, cosine) < 1e-14
+    inside = ((turns > ends[:-1] + 1e-9) & (turns < ends[1:] - 1e-9) & ~flat).sum()
+    before, after = rate(ends[1:]), rate(ends[:-1]).roll(-1)
+    return int(inside + ((before > 0) & (after < 0)).sum())
+
+
+def census(
+    sets: int, points: int, act: Activation, alpha: str = "uniform", tau: float = 1.0, seed: int = 0
+) -> dict[str, Tensor]:
+    """Numbers of maxima on random sets of uniformly drawn points, ``(sets,)`` each: ``smooth``, ``kinks``, ``total``."""
+    angles = 2 * math.pi * Streams(range(seed, seed + sets), "circle").uniform((points,), torch.float64)
+    found = [
+        maxima(row.tolist(), act, alpha, tau, resolution=100) for row in angles
+    ]  # maxima differ in number: no batch
+    smooth, kinks = (
+        torch.tensor([len(getattr(m, name)) for m in found], dtype=torch.float64) for name in ("smooth", "kinks")
+    )
+    return {"smooth": smooth, "kinks": kinks, "total": smooth + kinks}
+
+
+def _wrap(theta: Tensor) -> list[float]:
+    wrapped: list[float] = ((theta + math.pi).remainder(2 * math.pi) - math.pi).sort().values.tolist()
+    return wrapped
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Turning the points
+
+
+def _rotate(x: Tensor, angle: Tensor) -> Tensor:
+    """``x (..., d)`` with its first two coordinates turned by ``angle (...)``, which broadcasts."""
+    c, s = angle.cos(), angle.sin()
+    turned = torch.stack([c * x[..., 0] - s * x[..., 1], s * x[..., 0] + c * x[..., 1]], -1)
+    rest = x[..., 2:].expand(*turned.shape[:-1], x.shape[-1] - 2)
+    return torch.cat([turned, rest], -1)
+
+
+def _rotated_views(x: Tensor, count: int, *, share: float = 1.0) -> Tensor:
+    """The ``count`` rotations of a cyclic group, applied to ``x (R, S, d)``: ``(R, S, count, d)``; the first ``share`` of them."""
+    kept = max(1, round(share * count))
+    angle = 2 * math.pi * torch.arange(kept, dtype=x.dtype) / count
+    return _rotate(x[:, :, None], angle)
+
+
+def _orbit_energy(w: Tensor, seen: Tensor, p: Tensor, kernel: Tensor, act: Activation) -> Tensor:
+    """The limit of the energy at ``w (R, W, d)`` for views ``seen (R, S, V, d)``, weights ``kernel (R, S, S)``: ``(R, W)``."""
+    b = act(torch.einsum("rwd,rsvd->rwsv", w, seen)).mean(-1)
+    apart = (b[..., :, None] - b[..., None, :]).square()
+    return 0.25 * torch.einsum("rs,rt,rst,rwst->rw", p, p, kernel, apart)
+
+
+def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0) -> dict[str, float]:
+    """The relative change of the energy along orbits, random populations and filters in three dimensions, Gaussian weights.
+
+    - group: under the members of a cyclic group whose rotations are the views, for any activation;
+    - circle: under every rotation, for monomials, whose mean over the circle is that over the group.
+
+    Broken: no augmentation; two thirds of the group, which are no group.
+    """
+    group = 12
+    draw = Streams(range(seed, seed + replicas), "orbit")
+    x, w = draw.normal((6, 3)), draw.normal((1, 3))
+    w = w / w.norm(dim=-1, keepdim=True)
+    p = torch.full(x.shape[:2], 1 / 6, dtype=x.dtype)
+    kernel = gaussian(act(x @ w.mT), 1.0)  # at the filter itself, and held fixed
+    steps = 2 * math.pi * torch.arange(group, dtype=x.dtype) / group
+    every = 2 * math.pi * draw.uniform((8,), torch.float64)
+
+    def change(seen: Tensor, angle: Tensor) -> Tensor:
+        along = _orbit_energy(_rotate(w, angle), seen, p, kernel, act)
+        base = _orbit_energy(w, seen, p, kernel, act)
+        return ((along - base).abs() / base).amax(1)[alive]
+
+    full = _rotated_views(x, group)
+    alive = (act(x @ w.mT).abs().amax(1) > 0)[:, 0]  # a silent ReLU has no energy to compare with
+    gaps = {
+        "group": change(full, steps),
+        "broken: no augmentation": change(_rotated_views(x, 1), steps),
+        "broken: no group": change(_rotated_views(x, group, share=2 / 3), steps),
+    }
+    if act.degree > 1:
+        gaps["circle"] = change(full, every)
+    return over_instances(gaps)
+
+
+def blurred(theta: Tensor, points: Sequence[float], reach: float) -> Tensor:
+    """Half the variance of a ReLU filter's mean response on a circle of points, turned at random by at most ``reach``: ``(T,)``.
+
+    The mean of ``max(cos, 0)`` over an interval in closed form; ``reach = pi`` is the whole group, 0 no augmentation.
+    """
+    u = theta[:, None] - torch.as_tensor(points, dtype=theta.dtype)
+    b = u.cos().clamp_min(0) if reach == 0 else (_primitive(u + reach) - _primitive(u - reach)) / (2 * reach)
+    return 0.5 * b.var(-1, correction=0)
+
+
+def _primitive(v: Tensor) -> Tensor:
+    """An integral of ``max(cos v, 0)``: two for every turn, and the sine where the cosine is positive."""
+    turns = ((v + math.pi) / (2 * math.pi)).floor()
+    rest = v - 2 * math.pi * turns
+    half = math.pi / 2
+    return 2 * turns + rest.clamp(-half, half).sin()
+
+
+def blurred_maxima(points: Sequence[float], reach: float) -> int:
+    """The number of maxima of `blurred` on the circle; differences below 1e-12 of the largest energy are no maxima."""
+    resolution = 20000
+    theta = 2 * math.pi * (torch.arange(resolution, dtype=torch.float64) + 0.5) / resolution
+    value = blurred(theta, points, reach)
+    rise = value - value.roll(1)
+    rise = torch.where(rise.abs() < 1e-14, torch.zeros_like(rise), rise)
+    if not bool(rise.any()):
+        return 0
+    kept = rise[rise != 0].sign()
+    return int(((kept > 0) & (kept.roll(-1) < 0)).sum())

@@ -1,0 +1,524 @@
+r"""Critical points of :math:`\dot w = P^\perp_w A(w) w`, and which are stable (Theorem 1 of [tian2023]).
+
+At a critical point, :math:`A(w) w = \lambda w`, a perturbation u orthogonal to w moves with the Jacobian
+
+.. math::  T = P^\perp_w (A(w) - \lambda I + J) P^\perp_w, \qquad J u = (\partial_u A)(w)\, w.
+
+The local roughness :math:`\rho` is the norm of J on the tangent space; Theorem 1 asks that the gap of A exceeds it.
+
+How rough A(w) is for a ReLU, exactly and by its bounds (Theorem 2 and Corollary 2 of [tian2023]), on a disc.
+
+For weights :math:`\alpha = K(x, y)` that are held fixed, no augmentation and a large batch, the roughness is the norm of
+
+.. math::  J = - \int_{w^T x = 0} x x^T \kappa_h(x)\, p(x)\, dS, \qquad \kappa_h(x) = E_y[K(x, y)\, h(w^T y)].
+
+A `Disc` holds random smooth densities :math:`p \propto \exp(b^T x / C + x^T M x / C^2)` on discs of radius C.  All integrals are
+Gauss-Legendre in the radius and in the angle on each side of the plane, where everything is smooth.
+
+Power iteration with a matrix that moves: where it must converge (Theorem 3 of [tian2023], and Fig. 1, right).
+
+.. math::  w \leftarrow A(w) w / \|A(w) w\|, \qquad c(w) = w^T \phi_1(w).
+
+Theorem 3 asks for a number :math:`\gamma < 1` that bounds the irregularity (Definition 4) on a cap around the start whose radius is
+:math:`\sqrt{2 (1 + \gamma)(1 - c_0)} / (1 - \sqrt\gamma)`.  Its constants are the Lipschitz constant L of A *on the cap*, and
+:math:`\kappa` of Lemma 9, for which `KAPPA` over the squared gap always serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sslbook._random import Streams
+from sslbook.losses.pairs import project
+from sslchapters.checks import over_instances, relative
+from sslchapters.landscape import theory
+from sslchapters.landscape.theory import Activation, Blobs, Cloud
+
+Population = Cloud | Blobs
+"""What has a matrix ``A(w)``."""
+
+
+@dataclass(frozen=True)
+class Critical:
+    r"""Distinct critical points of many populations, ``(n,)`` each: replica, ``w (n, d)``, and what decides their stability.
+
+    ``value`` is :math:`\lambda`; ``gap`` is :math:`\lambda` less the largest eigenvalue of A across w (positive for a locally
+    maximal eigenvector); ``rho`` the roughness; ``growth`` the largest real part of T's eigenvalues; ``lift`` the
+    largest eigenvalue of the symmetric part of J across w; ``returned`` whether perturbations of it died out.
+    """
+
+    replica: Tensor
+    w: Tensor
+    value: Tensor
+    gap: Tensor
+    rho: Tensor
+    growth: Tensor
+    lift: Tensor
+    returned: Tensor
+
+    @property
+    def maximal(self) -> Tensor:
+        """Which are locally maximal eigenvectors (Definition 3)."""
+        return self.gap > 0
+
+    @property
+    def clear(self) -> Tensor:
+        """Which are not marginal: the simulated time is enough to see them grow or fade."""
+        return self.growth.abs() > 0.02 * self.value
+
+
+def parts(pop: Population, w: Tensor, act: Activation) -> tuple[Tensor, Tensor]:
+    """``A`` and ``J`` at ``w (R, S, d)``, each ``(R, S, d, d)``; J by automatic differentiation, on the tangent space."""
+    with torch.enable_grad():
+        v = w.detach().clone().requires_grad_()
+        # on the sphere: a population may extend A off it in any way
+        a = pop.matrix(v / v.norm(dim=-1, keepdim=True), act)
+        moved = (a @ w.detach()[..., None])[..., 0]
+        rows = [torch.autograd.grad(moved[..., k].sum(), v, retain_graph=True)[0] for k in range(w.shape[-1])]
+    return a.detach(), torch.stack(rows, -2)
+
+
+def jacobian(pop: Population, w: Tensor, act: Activation) -> Tensor:
+    """``T`` at ``w (R, S, d)``, as a matrix on the whole space that is zero along w."""
+    a, j = parts(pop, w, act)
+    eye = torch.eye(w.shape[-1], dtype=w.dtype)
+    across = eye - w[..., :, None] * w[..., None, :]
+    value = ((a @ w[..., None])[..., 0] * w).sum(-1)[..., None, None]
+    out: Tensor = across @ (a - value * eye + j) @ across
+    return out
+
+
+def velocity(pop: Population, w: Tensor, act: Activation) -> Tensor:
+    """Eq. 7: ``P A(w) w``."""
+    return project(w, (pop.matrix(w, act) @ w[..., None])[..., 0])
+
+
+def newton(pop: Population, w: Tensor, act: Activation) -> Tensor:
+    """Newton's method on the sphere for ``P A(w) w = 0`` from ``w (R, S, d)``; finds critical points of every kind."""
+    for _ in range(40):
+        t = jacobian(pop, w, act) + w[..., :, None] * w[..., None, :]  # invertible: w's direction is nobody's concern
+        step = torch.linalg.pinv(t) @ velocity(pop, w, act)[..., None]
+        step = step[..., 0]
+        length = step.norm(dim=-1, keepdim=True)
+        w = w - step * (0.3 / length.clamp_min(0.3))  # no leap longer than 0.3
+        w = w / w.norm(dim=-1, keepdim=True)
+    return w
+
+
+def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int = 0) -> Critical:
+    """The distinct critical points that Newton's method finds from ``starts (R, S, d)``, classified, and simulated from nearby."""
+    w = newton(pop, starts, act)
+    a, j = parts(pop, w, act)
+    aw = (a @ w[..., None])[..., 0]
+    value = (aw * w).sum(-1)
+    found = (project(w, aw).norm(dim=-1) < 1e-11 * value) & (value > 1e-9)
+    same = (torch.cdist(w, w) < 1e-6) & found[:, None] & found[:, :, None]
+    first = found & ~same.tril(-1).any(-1)
+    replica = first.nonzero()[:, 0]
+    size = w.shape[-1]
+    eye = torch.eye(size, dtype=w.dtype)
+    across = eye - w[..., :, None] * w[..., None, :]
+
+    def top(matrix: Tensor) -> Tensor:
+        """Largest eigenvalue across w of a symmetric matrix: w itself is pushed far below."""
+        inside = across @ matrix @ across - 1e6 * w[..., :, None] * w[..., None, :]
+        out: Tensor = torch.linalg.eigvalsh(inside)[..., -1]
+        return out
+
+    t = across @ (a + j) @ across
+    growth = top(0.5 * (t + t.mT)) - value
+    rho = torch.linalg.matrix_norm(j @ across, ord=2)
+    returned = returns(pop, w[first], replica, act, (value + rho)[first], seed)
+    gap, lift = value - top(a), top(0.5 * (j + j.mT))
+    return Critical(replica, w[first], value[first], gap[first], rho[first], growth[first], lift[first], returned)
+
+
+def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale: Tensor, seed: int = 0) -> Tensor:
+    """Whether random perturbations of size 1e-4 of ``w (n, d)`` shrink under the flow; four of each, all must.
+
+    Euler steps of length ``0.3 / scale``, for 1200 steps; a point that has grown tenfold counts as gone.
+    """
+    size = w.shape[-1]
+    push = Streams([seed], "push").normal((len(w), 4, size))[0]
+    v = w[:, None] + 1e-4 * project(w[:, None], push) / push.norm(dim=-1, keepdim=True)
+    v = v / v.norm(dim=-1, keepdim=True)
+    start = (v - w[:, None]).norm(dim=-1)
+    own = replace(pop, x=pop.x[replica], p=pop.p[replica])  # one for each point: all are simulated in one batch
+    gone = torch.zeros(start.shape, dtype=torch.bool)
+    for t in range(1200):
+        v = v + (0.3 / scale)[:, None, None] * velocity(own, v, act)
+        v = v / v.norm(dim=-1, keepdim=True)
+        if t % 50 == 0:
+            gone |= (v - w[:, None]).norm(dim=-1) > 10 * start
+    out: Tensor = (((v - w[:, None]).norm(dim=-1) < start) & ~gone).all(-1)
+    return out
+
+
+SETTINGS = ("relu", "leaky_relu", "square")
+"""ReLU and leaky rectifier (slope 0.3, centre on the negative side of most filters) on mixtures of Gaussians; squares on points."""
+
+
+def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0) -> Critical:
+    """Critical points on random populations in three dimensions, for one of `SETTINGS`."""
+    sigma = 0.4
+    begin = theory.directions(replicas, starts, 3, seed)
+    if setting == "square":
+        return critical_points(theory.scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
+    if setting == "leaky_relu":
+        return critical_points(
+            theory.blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed
+        )
+    return critical_points(theory.blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
+
+
+def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
+    r"""Where J comes from: for a leaky rectifier :math:`J = -(1 - a)\, E[h] \int_{w^T x = 0} x x^T p`, at *every* w.
+
+    The integral over the plane in closed form (the mixture's density there), J by automatic differentiation, on the tangent space;
+    worst relative error over random mixtures in three dimensions.  Broken: the sign, and E[h] left out.
+    """
+    pop = theory.blobs(replicas, 5, 3, seed, sigma=0.5)
+    w = theory.directions(replicas, 4, 3, seed)
+    found = []
+    for act in (Activation(), Activation(0.3), Activation(-1.0)):
+        _, j = parts(pop, w, act)
+        across = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :]
+        j = across @ j @ across
+        plane = _plane_moment(pop, w)
+        mean = response(pop, w, act)[..., None, None]
+        base = (1 - act.slope) * plane
+        formulas = {"plane": -mean * base, "broken: sign": mean * base, "broken: mean left out": -base}
+        found.append({name: relative(j.flatten(0, 1), wanted.flatten(0, 1)) for name, wanted in formulas.items()})
+    return over_instances(*found)
+
+
+def _plane_moment(pop: Blobs, w: Tensor) -> Tensor:
+    r""":math:`P (\int_{w^T x = 0} x x^T p(x)\, dS) P` of a mixture at unit ``w (R, S, d)``: ``(R, S, d, d)``."""
+    m = w @ pop.x.mT
+    density = pop.p[:, None] * torch.exp(-0.5 * (m / pop.sigma).square()) / (pop.sigma * (2 * torch.pi) ** 0.5)
+    across = pop.x[:, None] - m[..., None] * w[:, :, None]
+    eye = torch.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :]
+    square = torch.einsum("rsk,rskd,rske->rsde", density, across, across)
+    out: Tensor = square + pop.sigma**2 * density.sum(-1)[..., None, None] * eye
+    return out
+
+
+def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
+    """The filter's mean response ``E[h(w^T x)]``: ``(R, S)``."""
+    s = pop.sigma
+    m = w @ pop.x.mT
+    up = m * torch.special.ndtr(m / s) + s * torch.exp(-0.5 * (m / s).square()) / (2 * torch.pi) ** 0.5
+    out: Tensor = (pop.p[:, None] * ((1 - act.slope) * up + act.slope * m)).sum(-1)
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Roughness on a disc
+
+NODES = 32
+
+
+@dataclass(frozen=True)
+class Disc:
+    """Densities of the plane: radius ``radius (R,)``, ``linear (R, 2)`` and symmetric ``quadratic (R, 2, 2)`` in the exponent."""
+
+    radius: Tensor
+    linear: Tensor
+    quadratic: Tensor
+
+    def unnormalised(self, x: Tensor) -> Tensor:
+        """The density up to its constant at ``x (R, n, 2)``: ``(R, n)``."""
+        y = x / self.radius[:, None, None]
+        return torch.exp((y * self.linear[:, None]).sum(-1) + ((y @ self.quadratic) * y).sum(-1))
+
+    def sector(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Nodes ``(R, n, 2)`` between the angles ``low`` and ``high (R,)`` and their weights times the density, ``(R, n)``."""
+        t, weight = (torch.as_tensor(v) for v in np.polynomial.legendre.leggauss(NODES))
+        r = 0.5 * (t + 1) * self.radius[:, None]
+        angle = low[:, None] + 0.5 * (t + 1) * (high - low)[:, None]
+        ray = torch.stack([angle.cos(), angle.sin()], -1)  # (R, a, 2)
+        x = (r[:, :, None, None] * ray[:, None]).flatten(1, 2)
+        area = (
+            0.5
+            * self.radius[:, None, None]
+            * (weight * r)[:, :, None]
+            * (0.5 * (high - low)[:, None] * weight)[:, None]
+        )
+        return x, area.flatten(1) * self.unnormalised(x)
+
+
+def discs(replicas: int, seed: int = 0, *, least: float = 0.05, most: float = 3.0) -> Disc:
+    """Random densities on discs whose radii are spread evenly over a logarithmic range."""
+    draw = Streams(range(seed, seed + replicas), "disc")
+    radius = least * (most / least) ** draw.uniform((1,), torch.float64)[:, 0]
+    quadratic = draw.normal((2, 2))
+    return Disc(radius, draw.normal((2,)), 0.5 * (quadratic + quadratic.mT))
+
+
+def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> dict[str, Tensor]:
+    r"""Roughness of ReLU filters at the angles ``angle (R,)``; weights uniform for ``tau = None``, else Gaussian in the response.
+
+    ``tau`` is in units of the squared radius, so that discs of every size are alike.  Of each density, ``(R,)``: the roughness,
+    exactly (``plane``) and by differences of A (``measured``), and what bounds it.
+    ``r`` is :math:`\sum_l z_l^2 \max \tilde p_l` on the plane; ``printed`` is :math:`C^3 \mathrm{vol}(C)\, r / \pi`, ``corrected``
+    has :math:`C^2`; ``sharp`` is :math:`\frac23 C^3 \max_{w^T x = 0} \kappa_h p`; ``z0`` the factor of Corollary 2.
+    """
+    step = 1e-6
+    c = disc.radius
+    w = torch.stack([angle.cos(), angle.sin()], -1)
+    half = math.pi / 2
+    on, on_mass = disc.sector(angle - half, angle + half)
+    off, off_mass = disc.sector(angle + half, angle + 3 * half)
+    total = on_mass.sum(1) + off_mass.sum(1)
+
+    def phi(x: Tensor) -> Tensor:
+        h = (x @ w[..., None])[..., 0].clamp_min(0) / c[:, None]
+        return torch.ones_like(h)[..., None] if tau is None else theory.features(h[..., None], tau, 45)
+
+    z = torch.einsum("rn,rnl->rl", on_mass, phi(on)) + torch.einsum("rn,rnl->rl", off_mass, phi(off))
+    z = z / total[:, None]
+    shifted = {s: _matrix(disc, angle, s * step, phi, z, total) for s in (-1, 1)}
+    moved = ((shifted[1] - shifted[-1]) @ w[..., None])[..., 0] / (2 * step)
+    fine, weight = (torch.as_tensor(v) for v in np.polynomial.legendre.leggauss(400))
+    along = torch.stack([-angle.sin(), angle.cos()], -1)
+    s = fine * c[:, None]
+    p = disc.unnormalised(s[..., None] * along[:, None]) / total[:, None]
+    start = phi(torch.zeros(len(c), 1, 2, dtype=c.dtype))[:, 0]  # the features on the plane, where the response is zero
+    h = (on @ w[..., None])[..., 0]
+    pull = torch.einsum("rn,rn,rnl,rl->r", on_mass, h, phi(on), start) / total
+    exact = pull * (weight * s.square() * p).sum(1) * c
+    r = (z * start).sum(1) * p.amax(1)
+    disc_area = math.pi * c.square()
+    corrected = c.square() * disc_area / math.pi * r
+    sharp = 2 / 3 * c**3 * pull * p.amax(1)
+    bounds = {"printed": c * corrected, "corrected": corrected, "sharp": sharp}
+    return bounds | {"plane": exact, "measured": moved.norm(dim=-1), "r": r, "z0": (z * start).sum(1)}
+
+
+def _matrix(
+    disc: Disc, angle: Tensor, turn: float, phi: Callable[[Tensor], Tensor], z: Tensor, total: Tensor
+) -> Tensor:
+    """``A`` at a filter turned by ``turn``, weights held where they were; each sector is on one side of the old plane."""
+    half = math.pi / 2
+    # the half disc of the turned filter: what both share, and the sliver that is new
+    if turn > 0:
+        pieces = (disc.sector(angle + turn - half, angle + half), disc.sector(angle + half, angle + turn + half))
+    else:
+        pieces = (disc.sector(angle - half, angle + turn + half), disc.sector(angle + turn - half, angle - half))
+    mean, square = torch.zeros_like(z)[..., None], torch.zeros_like(disc.quadratic)
+    for x, mass in pieces:
+        feature = phi(x)
+        heavy = mass * (feature @ z[..., None])[..., 0]
+        mean = mean + feature.mT @ (mass[..., None] * x)
+        square = square + x.mT @ (heavy[..., None] * x)
+    out: Tensor = square / total[:, None, None] - mean.mT @ mean / total[:, None, None].square()
+    return out
+
+
+def uniform_ball(size: int, radius: float) -> dict[str, float]:
+    r"""The uniform density on a ball of any dimension, in closed form: its roughness, the printed and the corrected bound.
+
+    :math:`\rho = C^2 [v_{d-1} / ((d + 1) v_d)]^2` with the volume :math:`v_d` of the unit ball; the bounds are
+    :math:`C^3 / \pi` and :math:`C^2 / \pi`.
+    """
+    v = [math.pi ** (d / 2) / math.gamma(d / 2 + 1) for d in (size - 1, size)]
+    rho = radius**2 * (v[0] / ((size + 1) * v[1])) ** 2
+    return {"roughness": rho, "printed": radius**3 / math.pi, "corrected": radius**2 / math.pi}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Power iteration with a matrix that moves
+
+KAPPA = 2 * math.sqrt(4 + (1 + math.sqrt(2)) ** 2)
+r"""Lemma 9 holds with :math:`\kappa = \mathrm{KAPPA} / \lambda_{\mathrm{gap}}^2`, for every symmetric perturbation."""
+
+
+def irregularity(c: Tensor, gap: Tensor, top: Tensor, lipschitz: Tensor) -> Tensor:
+    r""":math:`\omega` of Definition 4 with :math:`\kappa` = `KAPPA` / gap^2; all arguments broadcast."""
+    mu = 0.5 * (1 + c) / c.square() * (1 - gap / top).square()
+    kappa = KAPPA / gap.square()
+    spread = 1 + mu * c
+    return mu + 2 * kappa * lipschitz.square() * spread + 2 * lipschitz / gap * (mu * spread).sqrt()
+
+
+def radius(c0: Tensor, gamma: Tensor) -> Tensor:
+    r"""Radius of the cap :math:`B_\gamma` around the start (Lemma 11)."""
+    return (2 * (1 + gamma) * (1 - c0).clamp_min(0)).sqrt() / (1 - gamma.sqrt())
+
+
+def perturbation_gaps(count: int = 2000, seed: int = 0) -> dict[str, float]:
+    r"""Lemma 9: the largest :math:`\|\phi_1' - \phi_1 - \Delta\phi_1\|\, \lambda_{\mathrm{gap}}^2 / \|\delta A\|^2` that is
+    found.
+
+    ``random``: symmetric matrices of 2 to 5 rows, perturbations of any size up to the gap, ``count`` each.
+    ``exchange``: :func:`exchanging` perturbations, of little more than half the gap, which tend to :math:`4\sqrt2`.  Broken:
+    :math:`\Delta\phi_1` left out, the least over the sizes of matrices.
+    """
+    kept, dropped = [], []
+    for rows in range(2, 6):
+        draw = Streams(range(seed, seed + count), f"perturbation {rows}")
+        a, d = (v + v.mT for v in (draw.normal((rows, rows)), draw.normal((rows, rows))))
+        values = torch.linalg.eigvalsh(a)
+        length = draw.uniform((1, 1), torch.float64) * (values[:, -1] - values[:, -2])[:, None, None]
+        found = _second_order(a, d * length / torch.linalg.matrix_norm(d, ord=2)[:, None, None])
+        kept.append(found[0].max())
+        dropped.append(found[1].max())
+    apart = torch.logspace(-6, -1, 50, dtype=torch.float64)
+    return {
+        "random": float(torch.stack(kept).max()),
+        "exchange": float(_second_order(*exchanging(apart))[0].max()),
+        "broken: first order left out": float(torch.stack(dropped).min()),
+    }
+
+
+def exchanging(apart: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Matrices and perturbations that exchange the two first eigenvectors, ``(R, 3, 3)`` each, nearly as hard as can be.
+
+    With the eigenvalues 1, 0 and -1 the perturbation takes :math:`\frac12 (1 + e)` from the first and gives it to the
+    second, ``e`` = ``apart``, and couples them by :math:`e^2`: the leading eigenvector turns by nearly a right angle, which
+    first order, small as the coupling, does not see.
+    """
+    half = 0.5 * (1 + apart)
+    change = torch.zeros(len(apart), 3, 3, dtype=apart.dtype)
+    change[:, 0, 0], change[:, 1, 1] = -half, half
+    change[:, 0, 1] = change[:, 1, 0] = apart.square()
+    return torch.diag(torch.tensor([1.0, 0.0, -1.0], dtype=apart.dtype)).expand_as(change), change
+
+
+def _second_order(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The change of the leading eigenvector beyond first order, and all of it, by the perturbation's square in gaps: ``(R,)``."""
+    values, vectors = torch.linalg.eigh(a)
+    old, new = vectors[..., -1], torch.linalg.eigh(a + d)[1][..., -1]
+    new = new * (new * old).sum(-1, keepdim=True).sign()  # eigenvectors come with any sign
+    # first-order perturbation: sum over the other eigenvectors v of v (v^T dA phi_1) / (lambda_1 - lambda_v)
+    inside = (vectors.mT @ d @ old[..., None])[..., :-1, 0] / (values[:, -1:] - values[:, :-1])
+    first = (vectors[..., :-1] @ inside[..., None])[..., 0]
+    unit = (values[:, -1] - values[:, -2]).square() / torch.linalg.matrix_norm(d, ord=2).square()
+    return (new - old - first).norm(dim=-1) * unit, (new - old).norm(dim=-1) * unit
+
+
+def iterate(pop: Population, w: Tensor, steps: int) -> Tensor:
+    """Power iteration from ``w (R, S, d)``, for a ReLU: all iterates, ``(steps + 1, R, S, d)``."""
+    path = [w]
+    for _ in range(steps):
+        w = (pop.matrix(w, Activation()) @ w[..., None])[..., 0]
+        w = w / w.norm(dim=-1, keepdim=True)
+        path.append(w)
+    return torch.stack(path)
+
+
+def correlation(pop: Population, w: Tensor) -> Tensor:
+    """``|c(w)|`` for a ReLU at ``w (R, S, d)``: ``(R, S)``."""
+    top = torch.linalg.eigh(pop.matrix(w, Activation()))[1][..., -1]
+    out: Tensor = (top * w).sum(-1).abs()
+    return out
+
+
+def _outcome(pop: Population, start: Tensor, gamma: Tensor, c0: Tensor, *, least: float) -> dict[str, Tensor]:
+    r"""Theorem 3 at one start for each population, ``(R,)``: whether it applies, with which :math:`\gamma`, and what happened.
+
+    ``gamma`` is NaN where the theorem does not apply, and then taken as ``least``.  ``bound`` is the cap's radius; ``moved`` the
+    distance from the start to where power iteration ended, ``excess`` the largest :math:`(1 - c_t) / (\gamma^t (1 - c_0))` while
+    that is above rounding, ``hasty`` the same with :math:`\mu` at the start in place of :math:`\gamma`, as if the matrix stayed
+    what it is there, and ``residual`` the last step's length.
+    """
+    applies = ~gamma.isnan()
+    gamma = gamma.nan_to_num(least)
+    path = iterate(pop, start, steps=80)
+    c = torch.stack([correlation(pop, w) for w in path])[..., 0]
+    values = torch.linalg.eigvalsh(pop.matrix(start, Activation())[:, 0])
+    fixed = irregularity(c[0], values[:, -1] - values[:, -2], values[:, -1], torch.zeros_like(c[0]))
+    moved, residual = ((path[-1] - path[i]).norm(dim=-1)[:, 0] for i in (0, -2))
+    found = {"applies": applies, "gamma": gamma, "bound": radius(c0, gamma), "moved": moved}
+    return found | {"excess": _excess(c, gamma), "hasty": _excess(c, fixed), "residual": residual}
+
+
+def _excess(c: Tensor, rate: Tensor) -> Tensor:
+    promised = rate ** torch.arange(len(c), dtype=c.dtype)[:, None] * (1 - c[0])
+    return torch.where(promised > 1e-13, (1 - c) / promised, torch.zeros_like(c))[1:].amax(0)
+
+
+def certify_plane(pop: Blobs, start: Tensor) -> dict[str, Tensor]:
+    """Theorem 3 for ReLU filters on mixtures of Gaussians in the plane, from the angles ``start (R,)``.
+
+    The smallest of twenty values of gamma for which the supremum over a grid on the cap stays below it; L by all pairs of the grid.
+    """
+    points = 61
+    act = Activation()
+    w0 = torch.stack([start.cos(), start.sin()], -1)[:, None]
+    values, vectors = torch.linalg.eigh(pop.matrix(w0, act))
+    lead = vectors[..., -1]
+    lead = lead * (lead * w0).sum(-1, keepdim=True).sign()
+    c0 = (lead * w0).sum(-1)[:, 0]
+    best = torch.full_like(c0, math.nan)
+    grid = torch.linspace(-1, 1, points, dtype=c0.dtype)
+    i, j = torch.triu_indices(points, points, 1)
+    for gamma in torch.linspace(0.95, 0.05, 20, dtype=c0.dtype):
+        cap = radius(c0, gamma)
+        angle = start[:, None] + 2 * torch.asin((cap / 2).clamp_max(1))[:, None] * grid
+        w = torch.stack([angle.cos(), angle.sin()], -1)
+        a = pop.matrix(w, act)
+        values, vectors = torch.linalg.eigh(a)
+        top = vectors[..., -1]
+        top = top * (top * lead).sum(-1, keepdim=True).sign()
+        c = (top * w).sum(-1)
+        steep = _norm(a[:, i] - a[:, j]) / (w[:, i] - w[:, j]).norm(dim=-1).clamp_min(1e-300)
+        omega = irregularity(
+            c.clamp_min(1e-9), values[..., -1] - values[..., 0], values[..., -1], steep.amax(1, keepdim=True)
+        )
+        good = (omega.amax(1) <= gamma) & (cap < 1) & (c > 0).all(1)
+        best = torch.where(good, gamma, best)
+    return _outcome(pop, w0, best, c0, least=0.95)
+
+
+def _norm(a: Tensor) -> Tensor:
+    """Spectral norm of symmetric 2 x 2 matrices ``(..., 2, 2)``."""
+    middle, half = 0.5 * (a[..., 0, 0] + a[..., 1, 1]), 0.5 * (a[..., 0, 0] - a[..., 1, 1])
+    return middle.abs() + torch.hypot(half, a[..., 0, 1])
+
+
+def certify_points(cloud: Cloud, start: Tensor) -> dict[str, Tensor]:
+    """Theorem 3 for ReLU filters on finitely many points, from ``start (R, 1, d)``: A is constant on the cap, so L = 0 there.
+
+    It applies with the smallest gamma of a grid for which the gates are the same all over the cap and :math:`\\mu \\le \\gamma`.
+    """
+    act = Activation()
+    values, vectors = torch.linalg.eigh(cloud.matrix(start, act)[:, 0])
+    top = vectors[..., -1]
+    c0 = (top * start[:, 0]).sum(-1).abs()
+    margin = ((start @ cloud.x.mT)[:, 0].abs() / cloud.x.norm(dim=-1)).amin(1)
+    best = torch.full_like(c0, math.nan)
+    for gamma in torch.linspace(0.98, 0.02, 97, dtype=c0.dtype):
+        cap = radius(c0, gamma)
+        turn = torch.acos(c0.clamp_max(1)) + 2 * torch.asin((cap / 2).clamp_max(1))
+        c = torch.cos(turn.clamp_max(math.pi / 2))
+        mu = 0.5 * (1 + c) / c.square().clamp_min(1e-12) * (values[:, -2] / values[:, -1]).square()
+        best = torch.where((cap < margin) & (mu <= gamma), gamma, best)
+    return _outcome(cloud, start, best, c0, least=0.98)
+
+
+def nearly_orthogonal(
+    replicas: int, tilt: float, *, patterns: int = 6, size: int = 8, seed: int = 0
+) -> tuple[Cloud, Tensor, Tensor]:
+    r"""Summation models with tilted patterns: the points, the patterns ``(R, M, d)``, and :math:`\|U^T U - I\|_2` ``(R,)``."""
+    u = theory.orthonormal(replicas, patterns, size, seed, tilt=tilt)
+    q = 0.1 + (0.3 - 0.1) * Streams(range(seed, seed + replicas), "rarity").uniform((patterns,), torch.float64)
+    off = torch.linalg.matrix_norm(u @ u.mT - torch.eye(patterns, dtype=u.dtype), ord=2)
+    return theory.summation(q, u), u, off
+
+
+def tight_triples(replicas: int, seed: int = 0) -> tuple[Blobs, Tensor]:
+    """Mixtures of three tight clusters around the circle, and a start beside the first one: an angle for each, ``(R,)``."""
+    draw = Streams(range(seed, seed + replicas), "triples")
+    angle = 2 * math.pi * (torch.arange(3) / 3 + 0.15 * (draw.uniform((3,), torch.float64) - 0.5))
+    length = 0.7 + 0.6 * draw.uniform((3, 1), torch.float64)
+    p = 0.5 + draw.uniform((3,), torch.float64)
+    centres = length * torch.stack([angle.cos(), angle.sin()], -1)
+    start = angle[:, 0] + 0.1 * (draw.uniform((1,), torch.float64)[:, 0] - 0.5)
+    return Blobs(centres, p / p.sum(-1, keepdim=True), 0.08), start

@@ -1,0 +1,408 @@
+"""Formulas against autograd, integration and sampling: the flow, fates, fixed points, ends of random starts, exact moments."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from scipy.integrate import solve_ivp
+
+from sslchapters.checks import Gaps, over_instances, relative
+from sslchapters.linear_byol import instances, theory
+from sslchapters.linear_byol.instances import Pairs, World
+from sslchapters.linear_byol.theory import UNIT, Array, Modes, Moments, Times, Weights
+
+
+def step_gap(start: Weights, moments: Moments, times: Times = UNIT) -> tuple[float, float]:
+    r"""How a gradient step changes Q, against :math:`\eta^2 (\tau_o \dot W_1 \dot W_1^T - \tau_p \dot W_2^T \dot W_2)`.
+
+    Relative to the change; and the same with the sum of the two in place of their difference.
+    """
+    rate = 0.1
+    step = theory.velocity(start, moments, times)
+    after = Weights(*(part + rate * move for part, move in zip(start, step)))
+    change = theory.balance(after, times) - theory.balance(start, times)
+    two = times.online * step.online @ step.online.swapaxes(1, 2)
+    one = times.predictor * step.predictor.swapaxes(1, 2) @ step.predictor
+    right, wrong = (np.abs(change - rate**2 * part).max() / np.abs(change).max() for part in (two - one, two + one))
+    return float(right), float(wrong)
+
+
+def flow_gaps(replicas: int, seed: int = 0) -> Gaps:
+    """The flow's velocity against autograd on the loss of every pair of views, relative, the worst of ``replicas``."""
+    samples, views = 6, 3
+    rng = np.random.default_rng(seed)
+    outputs, size = 3, 5
+    x = rng.standard_normal((replicas, samples, views, size)) + 2 * rng.standard_normal((replicas, samples, 1, size))
+    mean = x.mean(2)
+    same = np.einsum("rivd,rive->rde", x, x) / (samples * views)
+    cross = np.einsum("rid,rie->rde", mean, mean) / samples
+    w = instances.random_weights(replicas, outputs, size, rng)
+    times = Times(*(rng.uniform(0.3, 3, (replicas, 1, 1)) for _ in range(3)))
+    ours = theory.velocity(w, Moments(same, cross), times)
+    w1, w2, theta = (torch.from_numpy(part).requires_grad_(True) for part in w)
+    data = torch.from_numpy(x)
+    predicted = torch.einsum("rnm,rmd,rivd->rivn", w2, w1, data)
+    goal = torch.einsum("rnd,rivd->rivn", theta.detach(), data)
+    loss = 0.5 * (predicted[:, :, :, None] - goal[:, :, None]).square().sum(-1).mean((1, 2, 3))
+    g1, g2 = torch.autograd.grad(loss.sum(), (w1, w2))
+    truth = Weights(-g1.numpy() / times.online, -g2.numpy() / times.predictor, ours.target)
+    swapped = theory.velocity(w, Moments(same, cross), Times(times.predictor, times.online, times.target))
+    blind = theory.velocity(w, Moments(same, same), times)
+    return over_instances(
+        {
+            "autograd": theory.distance(ours, truth),
+            "broken: one matrix for both": theory.distance(blind, truth),
+            "broken: time constants exchanged": theory.distance(swapped, truth),
+        }
+    )
+
+
+def fates(starts: int, seed: int = 0) -> tuple[dict[str, float], dict[str, float]]:
+    """How often each rule foretells the fate of a random start, and how far the end is from where the theory puts it.
+
+    off: largest error of the end's w1 and w2, and ``off_without``: of w1, if Q were zero for all.
+    collapsed: share that collapsed, and ``collapsed_safe``: of those with Q > 0.
+    turned: share of those that survive with Q < 0 whose w1 ends with another sign than it began with, and ``turned_safe``:
+    of those with Q > 0.
+
+    Random weights, ratios and time constants, integrated; `survives` against simpler rules.
+
+    Weights and target are normal, ratios uniform in [0.2, 0.95], the logarithms of the time constants in [-0.7, 0.7].
+    Starts whose Q is within 0.1 of a threshold are left out, for they take too long to decide.  Each
+    start runs for a time of 100 and then 20 e-folds of the slowest decay at its predicted end.
+    """
+    margin = 0.1
+    rng = np.random.default_rng([seed, 5])
+    times = instances.random_times(4 * starts, rng, spread=0.7)
+    w1, w2, theta = rng.standard_normal((3, 4 * starts))
+    r = rng.uniform(0.2, 0.95, 4 * starts)
+    q, tp = theory.quantity(w1, w2, times), np.ravel(times.predictor)
+    clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
+    w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
+    times = Times(*(np.asarray(part)[clear] for part in times))
+    end = instances.follow(w1, w2, theta, r, 100.0 + 20.0 / theory.slowest(w1, w2, r, times), times)[-1]
+    size, last = theory.scalar_ends(w1, w2, r, times)
+    alive = np.abs(end[0]) > 0.02
+    rules = {
+        "ours": theory.survives(w1, w2, r, times),
+        "always": np.ones(len(w1), dtype=bool),
+        "w2 > 0": w2 > 0,
+        "Q > 0": theory.quantity(w1, w2, times) > 0,
+        "Q > -tau_p r^2": theory.quantity(w1, w2, times) > -np.ravel(times.predictor) * r**2,
+    }
+    turned, safe = end[0] * w1 < 0, theory.quantity(w1, w2, times) > 0
+    off = np.abs([np.abs(end[0]) - size, end[1] - last]).max()
+    free = np.broadcast_to(np.sqrt(np.ravel(times.predictor) / np.ravel(times.online)) * r, w1.shape)
+    return {k: float((v == alive).mean()) for k, v in rules.items()}, {
+        "off": float(off),
+        "off_without": float(np.abs(np.abs(end[0]) - free)[alive].max()),
+        "collapsed": float(1 - alive.mean()),
+        "collapsed_safe": float(1 - alive[safe].mean()),
+        "turned": float(turned[alive & ~safe].mean()),
+        "turned_safe": float(turned[safe].mean()),
+        "starts": len(w1),
+    }
+
+
+def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
+    r"""The whole flow from a decoupled start against the scalar flows of its units: relative distance of all weights.
+
+    Decoupled: each row of W1 and Theta is a multiple of a common eigenvector of both moments, a different one for each
+    unit, and W2 is diagonal.  The scalar flows here run on their own equations, not through the matrices.  Worst of
+    ``replicas``, and for what is broken the best: moments that don't commute, with rows along the modes; two units on one
+    eigenvector; the two time constants of Eqs. 186 and 187 exchanged (their ratio is drawn away from 1).
+    """
+    outputs, size, time = 3, 5, 5.0
+    rng = np.random.default_rng([seed, 6])
+    drawn = instances.random_times(replicas, rng)
+    apart = np.exp(rng.uniform(0.5, 1.5, (replicas, 1, 1)) * rng.choice([-1, 1], (replicas, 1, 1)))
+    times = Times(drawn.online, drawn.online * apart, drawn.target)
+    a, b, c = rng.uniform(0.3, 1.2, (3, replicas, outputs))
+    to, tp, tt = (np.reshape(part, (-1, 1)) for part in times)
+
+    def alone(lam: Array, to: Array, tp: Array) -> Array:
+        def move(_: float, flat: Array) -> Array:
+            w1, w2, theta = flat.reshape(3, replicas, outputs)
+            e = theta * lam[1] - w2 * w1 * lam[0]
+            return np.concatenate([(w2 * e / to).ravel(), (e * w1 / tp).ravel(), ((w1 - theta) / tt).ravel()])
+
+        begin = np.concatenate([part.ravel() for part in (a, b, c)])
+        path = solve_ivp(move, (0, time), begin, method="DOP853", rtol=1e-12, atol=1e-14)
+        return np.asarray(path.y[:, -1].reshape(3, replicas, outputs))
+
+    def gap(moments: Moments, units: list[int]) -> tuple[Array, Array]:
+        rows = theory.modes(moments).rows[:, units]
+        unit = rows / np.linalg.norm(rows, axis=2, keepdims=True)
+        lam = np.stack([np.einsum("rnd,rde,rne->rn", unit, part, unit) for part in (moments.same, moments.cross)])
+        path = instances.integrate(_lay(unit, a, b, c), moments, time, times, rtol=1e-12)
+        end = Weights(*(part[-1] for part in path))
+        one, two = (theory.distance(end, _lay(unit, *alone(lam, *tau))) for tau in ((to, tp), (tp, to)))
+        return one, two
+
+    own, shared = list(range(outputs)), [0, 0, *range(1, outputs - 1)]
+    common, general = (
+        instances.random_moments(replicas, size, rng, commuting=True),
+        instances.random_moments(replicas, size, rng),
+    )
+    right, exchanged = gap(common, own)
+    return over_instances(
+        {
+            "scalars": right,
+            "broken: moments that do not commute": gap(general, own)[0],
+            "broken: two units on one eigenvector": gap(common, shared)[0],
+            "broken: time constants exchanged": exchanged,
+        }
+    )
+
+
+def _lay(unit: Array, w1: Array, w2: Array, theta: Array) -> Weights:
+    """Scalars ``(R, n)`` as matrices: rows along ``unit (R, n, d)``, a diagonal predictor."""
+    return Weights(w1[..., None] * unit, w2[..., None] * np.eye(w2.shape[1]), theta[..., None] * unit)
+
+
+def spectrum_gap(matrix: Array, spectrum: Array) -> Array:
+    """How far ``spectrum (R, N)`` is from that of ``matrix (R, N, N)``, relative to its norm, ``(R,)``.
+
+    The worst of: the least singular value of ``matrix - mu``, for every mu; and the sums of the eigenvalues and of their squares,
+    which count how often each occurs.
+    """
+    size = np.linalg.norm(matrix, axis=(1, 2))
+    shifted = matrix[:, None] - spectrum[..., None, None] * np.eye(matrix.shape[1])
+    off = np.linalg.svd(shifted, compute_uv=False)[..., -1].max(1) / size
+    one = np.abs(np.trace(matrix, axis1=1, axis2=2) - spectrum.sum(1)) / size
+    two = np.abs(np.trace(matrix @ matrix, axis1=1, axis2=2) - np.square(spectrum).sum(1)) / size**2
+    return np.asarray(np.max([off, one, two], axis=0))
+
+
+def fixed_point_gaps(replicas: int, seed: int = 0) -> Gaps:
+    """Velocity at the fixed points in random bases, relative to the size of its terms; and three ways to go wrong."""
+    outputs, size = 3, 6
+    rng = np.random.default_rng(seed)
+    moments = instances.random_moments(replicas, size, rng)
+    found = theory.modes(moments)
+    kept = instances.random_kept(replicas, outputs, size, rng, leading=False)
+    turn, back = np.linalg.qr(rng.standard_normal((2, replicas, outputs, outputs)))[0]
+    basis = (turn * rng.uniform(0.1, 1, (replicas, 1, outputs))) @ back  # of condition 10 at most
+    point = theory.fixed_point(found, kept, basis)
+    wrong = Modes(found.values, np.linalg.inv(found.rows).swapaxes(1, 2))  # the right eigenvectors
+    other = theory.fixed_point(wrong, kept, basis)
+    diagonal = point.predictor * np.eye(outputs)
+
+    def gap(w: Weights) -> Array:
+        terms = [
+            np.abs(w.target @ moments.cross).max((1, 2)),
+            np.abs(w.predictor @ w.online @ moments.same).max((1, 2)),
+        ]
+        return np.asarray(np.abs(theory.error(w, moments)).max((1, 2)) / np.max(terms, axis=0))
+
+    return over_instances(
+        {
+            "fixed": gap(point),
+            "broken: right eigenvectors": gap(other),
+            "broken: predictor cut to its diagonal": gap(point._replace(predictor=diagonal)),
+        }
+    )
+
+
+def symmetry_gaps(replicas: int, seed: int = 0) -> Gaps:
+    """Velocity of turned weights against the turned velocity, relative: for an orthogonal S, for twice that, for a general one."""
+    outputs, size = 3, 5
+    rng = np.random.default_rng(seed)
+    moments, weights = (
+        instances.random_moments(replicas, size, rng),
+        instances.random_weights(replicas, outputs, size, rng),
+    )
+    general = rng.standard_normal((replicas, outputs, outputs))
+    orthogonal = np.linalg.qr(general)[0]
+    moved = theory.velocity(weights, moments)
+
+    def gap(basis: Array) -> Array:
+        return theory.distance(theory.velocity(theory.turned(weights, basis), moments), theory.turned(moved, basis))
+
+    return over_instances(
+        {
+            "orthogonal": gap(orthogonal),
+            "broken: twice an orthogonal one": gap(2 * orthogonal),
+            "broken: any invertible basis": gap(general),
+        }
+    )
+
+
+def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
+    """Worst relative error of `jacobian` against autograd's at random weights, and the least one without the terms in E."""
+    rng = np.random.default_rng(seed)
+    moments, w = instances.random_moments(replicas, 4, rng), instances.random_weights(replicas, 2, 4, rng)
+    times = instances.random_times(replicas, rng)
+    ours = theory.jacobian(w, moments, times)
+    parts = [torch.from_numpy(np.array(a)) for a in (moments.same, moments.cross, *times)]
+
+    def field(flat: torch.Tensor, same: torch.Tensor, cross: torch.Tensor, *tau: torch.Tensor) -> torch.Tensor:
+        w1, w2, theta = (p.reshape(s) for p, s in zip(flat.split((8, 4, 8)), ((2, 4), (2, 2), (2, 4))))
+        e = theta @ cross - w2 @ w1 @ same
+        moved = (w2.T @ e, e @ w1.T, w1 - theta)
+        return torch.cat([(part / t).flatten() for part, t in zip(moved, tau)])
+
+    flat = torch.cat([torch.from_numpy(part).flatten(1) for part in w], 1)
+    truth = torch.func.vmap(torch.func.jacrev(field))(flat, *parts).numpy()
+    still = theory.jacobian(
+        w._replace(target=w.predictor @ w.online @ moments.same @ np.linalg.inv(moments.cross)), moments, times
+    )
+    return float(relative(ours, truth).max()), float(relative(still, truth).min())
+
+
+def verdicts(
+    problems: int,
+    outputs: int,
+    size: int,
+    seed: int = 0,
+    *,
+    balanced: bool = False,
+    commuting: bool = False,
+) -> dict[str, Array]:
+    """Fixed points of random problems, half of them leading ones, in random bases (`_random_point`), by Jacobian and by flow.
+
+    Of each problem, of bool: ``leading``, whether the point is made of the leading modes; ``flow``, whether it is stable by the
+    flow; whether the Jacobian says the same, ``agree``, and, to go wrong, that of a flow whose predictor is held, ``agree_held``.
+
+    ``balanced``: the bases for which Q = 0.  ``commuting``: moments that share their eigenvectors.  Left out are problems whose
+    deciding eigenvalue (the largest real part of those that aren't zero) is smaller than 0.003 times the largest modulus,
+    for they would take the solver long.
+    """
+    rng = np.random.default_rng([seed, 7, outputs])
+    many = 20 * problems
+    drawn = instances.random_moments(many, size, rng, commuting=commuting)
+    tau = instances.random_times(many, rng)
+    top = instances.random_kept(many, outputs, size, rng, leading=True)
+    low = instances.random_kept(many, outputs, size, rng, leading=False)
+    leads = np.arange(many) % 2 == 0
+    kept = np.where(leads[:, None], top, low)
+    found = theory.modes(drawn)
+    point = _random_point(found, kept, tau, rng, balanced)
+    matrix = theory.jacobian(point, drawn, tau)
+    values = np.linalg.eigvals(matrix)
+    largest = np.abs(values).max(-1, keepdims=True)
+    rate = np.where(np.abs(values) > 1e-8 * largest, values.real, -np.inf).max(-1)
+    clear = np.flatnonzero(np.abs(rate) > 0.003 * largest[:, 0])[:problems]
+    choice = instances.pick(clear, point, drawn, tau)
+    rest = np.r_[: outputs * size, outputs * (size + outputs) : matrix.shape[1]]  # without the predictor's
+    held = theory.is_stable(matrix[clear][:, rest][:, :, rest])
+    flow = instances.rests(*choice, seed=seed)
+    agree = theory.is_stable(matrix[clear]) == flow
+    return {"leading": leads[clear], "flow": flow, "agree": agree, "agree_held": held == flow}
+
+
+def _random_point(found: Modes, kept: Array, times: Times, rng: np.random.Generator, balanced: bool) -> Weights:
+    """The fixed point of the modes ``kept`` in a Gaussian basis of a random overall size, or in one for which Q = 0."""
+    if balanced:
+        return theory.fixed_point(found, kept, instances.balanced_basis(found, kept, times, rng))
+    r, n = kept.shape
+    size = np.exp(rng.standard_normal((r, 1, 1)))
+    return theory.fixed_point(found, kept, size * rng.standard_normal((r, n, n)))
+
+
+def stable_shares(
+    replicas: int, outputs: int, size: int, seed: int = 0, *, balanced: bool = False, commuting: bool = False
+) -> tuple[float, float]:
+    """Shares of stable fixed points by the Jacobian, made of the leading modes and of others, in random or balanced bases."""
+    rng = np.random.default_rng([seed, 9, outputs])
+    moments, tau = (
+        instances.random_moments(replicas, size, rng, commuting=commuting),
+        instances.random_times(replicas, rng),
+    )
+    found, shares = theory.modes(moments), []
+    for leading in (True, False):
+        kept = instances.random_kept(replicas, outputs, size, rng, leading=leading)
+        point = _random_point(found, kept, tau, rng, balanced)
+        shares.append(float(theory.is_stable(theory.jacobian(point, moments, tau)).mean()))
+    return shares[0], shares[1]
+
+
+def random_ends(kind: str, replicas: int, seed: int = 0, *, least: float = 0.3) -> dict[str, Array]:
+    """The flow of two units from small starts on random problems until it (nearly) rests, all time constants 1.
+
+    Of each, the ``rank`` of W1 at the end; ``full``: no unit is lost; ``leading``: W1 keeps the leading modes.
+    least: a bound below the shares of the problems.
+    """
+    outputs, size = 2, 4
+    rng = np.random.default_rng([seed, 8, *kind.encode()])
+    moments = instances.random_moments(replicas, size, rng, least=least)
+    start = instances.random_start(kind, replicas, outputs, size, rng)
+    last = instances.integrate(start, moments, 600.0, rtol=1e-7).online[-1]
+    rank = (np.linalg.svd(last, compute_uv=False) > 0.05).sum(-1)
+    full, near = rank == outputs, theory.alignment(last, theory.modes(moments).rows[:, :outputs]) > 0.99
+    return {"rank": rank, "full": full, "leading": near & full}
+
+
+def moment_gaps(replicas: int, seed: int = 0, *, scrambled: int = 2) -> Gaps:
+    """Multiplicative scrambling on random populations, against the sum over samples and over all sign matrices B.
+
+    Signs have the mean, the variance and the independence that the formulas need, and there are 2^(k^2) of them; so the
+    sum is exact.  The samples are correlated, so that P_c does not commute with their second moments.
+    """
+    samples, size = 8, 5
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((replicas, samples, size)) @ rng.standard_normal((replicas, size, size))
+    basis = np.linalg.qr(rng.standard_normal((replicas, size, scrambled)))[0]
+    signs = np.array(list(itertools.product((-1.0, 1.0), repeat=scrambled**2))).reshape(-1, scrambled, scrambled)
+    many = np.repeat(x, len(signs), axis=1)
+    views = instances.scramble(
+        many, basis, np.broadcast_to(np.tile(signs, (samples, 1, 1)), (replicas, many.shape[1], *signs[0].shape))
+    )
+    mean = views.reshape(replicas, samples, len(signs), size).mean(2)
+    same = views.swapaxes(1, 2) @ views / views.shape[1]
+    cross = mean.swapaxes(1, 2) @ mean / samples
+    data = x.swapaxes(1, 2) @ x / samples
+    found, kept = theory.multiplicative(data, basis), theory.conserved(basis)
+    operator = cross @ np.linalg.inv(same)
+    printed = kept @ data @ kept @ np.linalg.inv(data)
+
+    return over_instances(
+        {
+            "same": relative(found.same, same),
+            "cross": relative(found.cross, cross),
+            "operator": relative(kept, operator),
+            "broken: same is the data's": relative(data, same),
+            "broken: cross is the data's": relative(data, cross),
+            "broken: the printed operator": relative(printed, operator),
+        }
+    )
+
+
+def printed_gap(replicas: int, seed: int = 0, *, scrambled: int = 1) -> tuple[float, float]:
+    r"""Where data and P_c commute: worst relative error of :math:`\Sigma_s = \Sigma_x`, and of the printed operator against P_c."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.standard_normal((replicas, 5, 5)))[0]
+    spread = np.exp(rng.standard_normal((replicas, 1, 5)))
+    data = (basis * spread) @ basis.swapaxes(1, 2)
+    directions = basis[:, :, :scrambled]
+    kept, found = theory.conserved(directions), theory.multiplicative(data, directions)
+    printed = kept @ data @ kept @ np.linalg.inv(data)
+    return float(relative(data, found.same).max()), float(relative(printed, kept).max())
+
+
+def sampled_gap(moments: Moments, draw: Pairs, count: int, seed: int = 0) -> float:
+    """Root mean square of (sampled - exact) over its standard error, over all entries of both matrices: 1 if they agree."""
+    x1, x2 = draw(np.random.default_rng(seed), count)
+    terms = []
+    for left, right, exact in ((x1, x1, moments.same), (x1, x2, moments.cross)):
+        products = left[..., :, None] * right[..., None, :]
+        terms.append((products.mean(1) - exact) / (products.std(1) / np.sqrt(count)))
+    return float(np.sqrt(np.mean(np.square(terms))))
+
+
+def readout_errors(trained: dict[str, Array], scene: World, shares: Array, seed: int = 0) -> dict[str, Array]:
+    """`readout_error` of each representation, ``(len(shares), R)``, as the label moves from the strong to the faint features.
+
+    shares: of the label's variance that faint features carry, in [0, 1].  Labels are random combinations within each kind.
+    """
+    rng = np.random.default_rng([seed, 4])
+    pick = rng.standard_normal((2, len(scene.data), 2))
+    pick /= np.linalg.norm(pick, axis=-1, keepdims=True)
+    strong, faint = (np.einsum("rdk,rk->rd", part, p) for part, p in zip((scene.strong, scene.faint), pick))
+    tasks = np.sqrt(1 - shares)[:, None, None] * strong + np.sqrt(shares)[:, None, None] * faint
+    return {
+        name: np.stack([theory.readout_error(online, scene.data, task) for task in tasks])
+        for name, online in trained.items()
+    }

@@ -1,0 +1,358 @@
+r"""The operator of a loss of inner products against autograd, on random networks, with the nearest operators that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+from sslbook.losses import batch, pairs
+from sslbook.networks.small import instance_seeds, mlp, random_network
+from sslbook.operator.covariance import CovarianceOperator, covariance_operator, relative_gap
+from sslbook.operator.layer import Layer, connection, open_layer, vec
+from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights
+from sslchapters.checks import Comparison, Gaps, over
+
+SAMPLES = 6
+CLASSES = torch.tensor([0, 0, 1, 1, 2, 2])
+LOSSES: dict[str, Loss] = {
+    "info_nce": partial(batch.info_nce, temperature=0.3),
+    "supervised_contrastive": partial(batch.supervised_contrastive, labels=CLASSES, temperature=0.3),
+    "decoupled": partial(batch.decoupled, temperature=0.3),
+    "clip": partial(batch.clip, temperature=0.3),
+    "sigmoid_pairs": partial(batch.sigmoid_pairs, scale=5.0, bias=-2.0),
+    "spectral_contrastive": batch.spectral_contrastive,
+}
+"""The losses of the chapter with numbers, of outputs ``(6, 2, d)``."""
+
+
+def instances(networks: int, seed: int) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    """Random networks, each seventh with biases, a layer of each and a batch ``(6, 2, ...)``.
+
+    A network that gives nothing for some view is passed over, and one that gives all views one direction: no cosine moves it.
+    """
+    for s in instance_seeds(networks, seed):
+        net, shape = random_network(s, outputs=4)
+        if s % 7 == 6:
+            net, shape = mlp((5, 7, 6, 4), bias=True, seed=s), (5,)
+        draw = torch.Generator().manual_seed(s)
+        sample = torch.randn(SAMPLES, 1, *shape, generator=draw, dtype=torch.float64)
+        views = sample + 0.4 * torch.randn(SAMPLES, 2, *shape, generator=draw, dtype=torch.float64)
+        layers = [name for name, part in net.named_modules() if isinstance(part, Layer)]
+        with torch.no_grad():
+            outputs = net(views.flatten(0, 1)).flatten(1)
+        size = outputs.norm(dim=1, keepdim=True)
+        if bool((size > 0).all()) and float((outputs / size).std(0).max()) > 1e-6:
+            yield net, layers[s % len(layers)], views
+
+
+def step(net: nn.Module, layer: str, views: Tensor, loss: Loss) -> Tensor:
+    """Minus the gradient in the layer's weight, through all towers, by autograd; it knows nothing of connections."""
+    outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
+    (gradient,) = torch.autograd.grad(loss(outputs), net.get_parameter(f"{layer}.weight"))
+    return -gradient
+
+
+def gap(found: Tensor, wanted: Tensor) -> float:
+    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
+    return float((found - wanted).norm() / wanted.norm())
+
+
+@over(instances, error=gap)
+def step_gaps(instance: tuple[nn.Module, str, Tensor], loss: str) -> Iterator[Comparison]:
+    r"""The step of a loss of :data:`LOSSES` against its operator, and how symmetric the matrix is.
+
+    Broken: one tower alone, :math:`\Gamma` with its diagonal left out, and the weights of the same loss at outputs that stand a
+    tenth off.  (A diagonal that is zero is left out of the last but one, and a layer that one tower alone moves is passed over.)
+    """
+    op, truth = covariance_operator(*instance, loss=LOSSES[loss]), step(*instance, LOSSES[loss])
+    assert isinstance(op.mixing, PairMixing)
+    matrix, dense = op.mixing.matrix, op.dense()
+    first = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(SAMPLES)[:, None]
+    diagonal = torch.diag(matrix.diagonal())
+    draw = torch.Generator().manual_seed(SAMPLES)
+    noise = torch.randn(op.opened.output.shape, generator=draw, dtype=torch.float64)
+    outputs = op.opened.output * (1 + 0.1 * noise)
+    elsewhere = -2 * gram_weights(LOSSES[loss], outputs.unflatten(0, op.population))
+    wrong = {"one tower": first * matrix, "weights a tenth off": elsewhere}
+    if diagonal.any():
+        wrong["diagonal left out"] = matrix - diagonal
+    steps = {
+        name: CovarianceOperator(op.opened, op.population, PairMixing(other)).exact_update()
+        for name, other in wrong.items()
+    }
+    towers = (steps["one tower"], truth - steps["one tower"])
+    if min(float(part.norm()) for part in towers) < 1e-6 * truth.norm():
+        return  # one tower's views don't move this layer: it only scales their outputs, which no cosine sees
+    yield "step", op.exact_update(), truth
+    yield "symmetric", dense.T, dense
+    if op.euler_gap() < 1e-10:  # biases, parallel paths and powers have no K^T vec(W) for an output
+        yield "operator", op.update(), truth
+    yield from ((f"broken: {name}", found, truth) for name, found in steps.items())
+
+
+def growth_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
+    r"""How much of :math:`w^\top \mathrm{OP}\, w` is left, in units of :math:`\|w\| \|\mathrm{OP}\, w\|`, and the most negative
+    eigenvalue over the largest in modulus (as the least of its sizes), for networks of degree 1."""
+    growth, negative = [], []
+    for net, layer, views in instances(networks, seed):
+        op = covariance_operator(net, layer, views, loss=LOSSES[loss])
+        if op.euler_gap() > 1e-10:
+            continue
+        w, move = vec(op.opened.weight), vec(op.update())
+        values = torch.linalg.eigvalsh(op.dense())
+        growth.append(float(w @ move / (w.norm() * move.norm())))
+        negative.append(float(-values[0] / values.abs().max()))
+    return {"growth": max(map(abs, growth)), "negative": min(negative)}
+
+
+@over(instance_seeds, error=gap)
+def bias_gaps(seed: int) -> Iterator[Comparison]:
+    r"""ReLU networks with biases: the operator on a layer's weights together with all biases from that layer up.
+
+    There :math:`f_a = \tilde K_a^\top p` for these numbers ``p`` in one vector, and the step is
+    :math:`-2 \sum \Gamma_{ab} \tilde K_a \tilde K_b^\top p`.  Broken: the weights alone.
+    """
+    net, draw, loss = mlp((5, 7, 6, 4), bias=True, seed=seed), torch.Generator().manual_seed(seed), LOSSES["info_nce"]
+    x = torch.randn(2 * SAMPLES, 5, generator=draw, dtype=torch.float64)
+    chosen = {name: net.get_parameter(name).detach() for name in ("2.weight", "2.bias", "4.bias")}
+
+    def outputs(given: dict[str, Tensor]) -> Tensor:
+        found: Tensor = functional_call(net, given, (x,))
+        return found
+
+    jacobian = jacrev(outputs)(chosen)
+    k = torch.cat([jacobian[name].detach().flatten(2) for name in chosen], dim=2)  # (views, outputs, numbers)
+    p = torch.cat([part.flatten() for part in chosen.values()])
+    leaf = outputs(chosen).detach().requires_grad_()
+    (pull,) = torch.autograd.grad(loss(leaf.unflatten(0, (SAMPLES, 2))), leaf)
+    truth = -torch.einsum("aoi,ao->i", k, pull)
+    gamma = gram_weights(loss, leaf.detach().unflatten(0, (SAMPLES, 2)))
+    op = -2 * torch.einsum("aoi,ab,boj->ij", k, gamma, k)
+    size = chosen["2.weight"].numel()
+    yield "step", op @ p, truth
+    yield "broken: weights alone", op[:size, :size] @ p[:size], truth[:size]
+
+
+def laplacian_gaps(seed: int = 0) -> Gaps:
+    r""":math:`-2\Gamma` of losses of distances against :math:`\xi` of [tian2020] and :math:`\alpha` of [tian2023].
+
+    xi: InfoNCE with one negative over all pairs of a batch without augmentation, against twice the mixing of Theorem 4.
+    alpha: Eq. 1 of [tian2023], between the first views of two samples, against :math:`-(\alpha_{ij} + \alpha_{ji})`.
+    rows: how far a row of :math:`\Gamma` is from adding up to zero.
+    """
+    samples, tau = 7, 0.7
+    draw = torch.Generator().manual_seed(seed)
+    z = torch.randn(samples, 2, 3, generator=draw, dtype=torch.float64)
+    alone = z[:, :1]
+
+    def one_negative(z: Tensor) -> Tensor:
+        r = pairs.square_distances(z[:, 0])
+        return -torch.nn.functional.logsigmoid(r / tau).mean()
+
+    def eq_1(z: Tensor) -> Tensor:
+        return pairs.loss_value("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
+
+    xi = torch.sigmoid(-pairs.square_distances(alone[:, 0]) / tau) / tau
+    eye = torch.eye(samples, dtype=torch.float64)[:, None]
+    papers = 2 * Mixing(weights=xi)(eye)[:, 0]
+    ours = -2 * gram_weights(one_negative, alone)
+    alpha = pairs.weights("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
+    whole = -2 * gram_weights(eq_1, z)
+    between = whole[::2, ::2] + torch.diag(torch.full((samples,), torch.nan, dtype=torch.float64))
+    off = ~torch.eye(samples, dtype=torch.bool)
+    return {
+        "xi": gap(ours, papers),
+        "broken: one tower": gap(ours, papers / 2),
+        "alpha": gap(between[off], -(alpha + alpha.T)[off]),
+        "broken: alpha of one anchor": gap(between[off], -2 * alpha[off]),
+        "rows": float(whole.sum(1).norm() / whole.norm()),
+    }
+
+
+def lowest_between(loss: Loss, batches: int = 20, seed: int = 0) -> float:
+    r"""The smallest eigenvalue of :math:`\bar C_{ij} = \sum_{vw} C_{iv,jw}` over its largest: of the weights between samples,
+    whatever the view; the least over random batches ``(6, 2, 4)`` of views that differ less than samples do."""
+    found = []
+    for s in instance_seeds(batches, seed):
+        draw = torch.Generator().manual_seed(s)
+        z = torch.randn(SAMPLES, 1, 4, generator=draw, dtype=torch.float64)
+        z = z + 0.2 * torch.randn(SAMPLES, 2, 4, generator=draw, dtype=torch.float64)
+        table = -2 * gram_weights(loss, z)
+        values = torch.linalg.eigvalsh(table.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).sum((1, 3)))
+        found.append(float(values[0] / values[-1]))
+    return min(found)
+
+
+def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
+    r"""By how much turning all outputs changes a loss, relative to the loss: :math:`|L(ZQ) - L(Z)| / |L(Z)|`."""
+    draw = torch.Generator().manual_seed(seed)
+    size = outputs.shape[-1]
+    q = torch.linalg.qr(torch.randn(size, size, generator=draw, dtype=outputs.dtype))[0]
+    value = loss(outputs)
+    return float((loss(outputs @ q) - value).abs() / value.abs())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses that look at each coordinate of the outputs by itself: one table of weights for each
+#
+# Such a loss does not change when the sign of a coordinate is flipped in all views, so that it is a function of the Gram matrices
+# G_d = z_d z_d^T of the single coordinates, (D, 2N, 2N), rows in the order of the flattened views.
+
+
+def vicreg(grams: Tensor, variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Tensor:
+    r"""`~sslbook.losses.batch.vicreg` of the coordinates' Gram matrices.
+
+    Its sum of squared covariances is :math:`\|H G H\|_F^2 / (N - 1)^2` less the squared variances, ``H`` the centring: beside the
+    variances it sees inner products alone.
+    """
+    n = grams.shape[1] // 2
+    apart = _trace(_block(grams, 0, 0)) + _trace(_block(grams, 1, 1)) - 2 * _trace(_block(grams, 0, 1))
+    loss: Tensor = invariance * apart.mean() / n
+    for view in (0, 1):
+        centred = _centred(_block(grams, view, view))
+        spread = _trace(centred) / (n - 1)
+        between = centred.sum(0).square().sum() / (n - 1) ** 2 - spread.square().sum()
+        hinge = torch.relu(1 - (spread + 1e-4).sqrt()).mean()
+        loss = loss + variance / 2 * hinge + covariance / len(grams) * between
+    return loss
+
+
+def barlow_twins(grams: Tensor, weight: float) -> Tensor:
+    r"""`~sslbook.losses.batch.barlow_twins` of the coordinates' Gram matrices, each of which is divided by its own variance."""
+    n = grams.shape[1] // 2
+    one, two, cross = (_centred(_block(grams, *views)) for views in ((0, 0), (1, 1), (0, 1)))
+    first, second = (1 / (_trace(view) / n + 1e-5) for view in (one, two))
+    own = _trace(cross) / n * (first * second).sqrt()
+    whole = (torch.tensordot(first, one, 1) * torch.tensordot(second, two, 1)).sum() / n**2
+    loss: Tensor = (1 - own).square().sum() + weight * (whole - own.square().sum())
+    return loss
+
+
+COORDINATE_LOSSES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "vicreg": (vicreg, batch.vicreg),
+    "barlow_twins": (partial(barlow_twins, weight=0.01), partial(batch.barlow_twins, weight=0.01)),
+}
+"""Each as a function of the coordinates' Gram matrices, and as it is used, of outputs ``(N, 2, D)``."""
+
+
+def tables(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
+    r""":math:`C^{(d)} = -2\, \partial \ell / \partial G^{(d)}`, symmetrised: ``(D, 2N, 2N)`` of outputs ``(N, 2, D)``."""
+    columns = outputs.detach().flatten(0, 1).T
+    grams = (columns[:, :, None] * columns[:, None]).requires_grad_()
+    (slope,) = torch.autograd.grad(loss(grams), grams)
+    return -(slope + slope.mT)
+
+
+@over(instances, error=gap)
+def table_gaps(instance: tuple[nn.Module, str, Tensor], name: str) -> Iterator[Comparison]:
+    r"""The step of a loss of :data:`COORDINATE_LOSSES` against :math:`\sum_d \sum_{ab} C^{(d)}_{ab} K^{(d)}_a K^{(d)\top}_b`.
+
+    operator: on the weights, in networks of degree 1.  Broken: the mean of all tables for each coordinate, which is the nearest
+    that a loss of inner products comes; the next coordinate's; the matrix between different coordinates counted too.
+    A network whose outputs lie within a hundredth of one line is passed over: terms of the step cancel there, and digits with them.
+    """
+    of_grams, loss = COORDINATE_LOSSES[name]
+    net, layer, views = instance
+    opened = open_layer(net, layer, views.flatten(0, 1))
+    longest, next_to_it, *_ = torch.linalg.svdvals(opened.output)
+    if next_to_it < longest / 100:
+        return
+    outputs, columns, truth = opened.output.unflatten(0, (-1, 2)), opened.output.T, step(*instance, loss)
+    matrices = tables(of_grams, outputs)
+    k, weight = opened.connections(), vec(opened.weight)
+    op = torch.einsum("and,dab,bmd->nm", k, matrices, k)
+    yield "value", of_grams(columns[:, :, None] * columns[:, None]), loss(outputs)
+    for what, each in (
+        ("step", matrices),
+        ("broken: one table for all", matrices.mean(0).expand_as(matrices)),
+        ("broken: another coordinate's", matrices.roll(1, 0)),
+    ):
+        yield what, opened.vjp((each @ columns[:, :, None])[..., 0].T.contiguous()), truth
+    if relative_gap(opened.jvp(opened.weight), opened.output) < 1e-10:
+        yield "operator", op @ weight, vec(truth)
+        yield "broken: coordinates mixed", torch.einsum("and,dab,bmo->nm", k, matrices, k) @ weight, vec(truth)
+
+
+def _block(grams: Tensor, one: int, other: int) -> Tensor:
+    """Between two views: ``(D, N, N)``."""
+    return grams[:, one::2, other::2]
+
+
+def _centred(blocks: Tensor) -> Tensor:
+    return blocks - blocks.mean(1, keepdim=True) - blocks.mean(2, keepdim=True) + blocks.mean((1, 2), keepdim=True)
+
+
+def _trace(blocks: Tensor) -> Tensor:
+    return blocks.diagonal(dim1=1, dim2=2).sum(1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where symmetry is lost: targets that are held constant; and where there are two networks
+
+
+def cross_entropy(anchors: Tensor, keys: Tensor) -> Tensor:
+    """InfoNCE between rows: row ``i`` of anchors is to find row ``i`` of keys, by inner products ``(n, n)``."""
+    return nn.functional.cross_entropy(anchors @ keys.T, torch.arange(len(anchors)))
+
+
+def _cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
+    r""":math:`M = \partial \ell / \partial (A B^\top)` of :func:`cross_entropy`, ``(n, n)``: a softmax less the identity, by n."""
+    products = (anchors @ keys.T).detach().requires_grad_()
+    loss = nn.functional.cross_entropy(products, torch.arange(len(products)))
+    (slope,) = torch.autograd.grad(loss, products)
+    return slope
+
+
+def _network(seed: int, inputs: int = 6) -> nn.Sequential:
+    return mlp((inputs, 8, 7, 4), "leaky_relu", seed=seed)
+
+
+@over(instance_seeds, error=gap)
+def stop_gradient_gaps(seed: int) -> Iterator[Comparison]:
+    r"""Keys that carry no gradient: the step is that of :math:`-M`, not symmetric; with the gradient, of :math:`-(M + M^\top)`.
+
+    Anchors and keys are views of one network.
+    """
+    net, draw = _network(seed), torch.Generator().manual_seed(seed)
+    sample = torch.randn(5, 1, 6, generator=draw, dtype=torch.float64)
+    views = sample + 0.4 * torch.randn(5, 2, 6, generator=draw, dtype=torch.float64)
+    opened = open_layer(net, "2", views.flatten(0, 1))
+    slope = torch.zeros(10, 10, dtype=torch.float64)
+    slope[::2, 1::2] = _cross_weights(opened.output[::2], opened.output[1::2])
+    held, free, turned = (CovarianceOperator(opened, (5, 2), PairMixing(-m)) for m in (slope, slope + slope.T, slope.T))
+    anchors, keys, weight = net(views[:, 0]), net(views[:, 1]), net.get_parameter("2.weight")
+    (stopped,) = torch.autograd.grad(cross_entropy(anchors, keys.detach()), weight, retain_graph=True)
+    (whole,) = torch.autograd.grad(cross_entropy(anchors, keys), weight)
+    yield "held", held.update(), -stopped
+    yield "through both", free.update(), -whole
+    yield "broken: half of both", 0.5 * free.update(), -stopped
+    yield "broken: transposed", turned.update(), -stopped
+
+
+@over(instance_seeds, error=gap)
+def two_network_gaps(seed: int) -> Iterator[Comparison]:
+    r"""Two networks (CLIP): :math:`\Delta w_1 = B w_2`, :math:`\Delta w_2 = B^\top w_1`, :math:`B = -\sum M_{ij} K_i K_j'^\top`.
+
+    pairs: the eigenvalues of both layers' joint operator against plus and minus the singular values of ``B``.
+    """
+    one, two = _network(seed), _network(seed + 5000, inputs=5)
+    draw = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (6, 5))
+    a, b = one(x), two(y)
+    k, k2 = connection(one, "2", x), connection(two, "2", y)
+    cross = -torch.einsum("ino,ij,jmo->nm", k, _cross_weights(a, b), k2)
+    weights = one.get_parameter("2.weight"), two.get_parameter("2.weight")
+    first, second = torch.autograd.grad(cross_entropy(a, b), weights)
+    size, other = cross.shape
+    joint = torch.zeros(size + other, size + other, dtype=torch.float64)
+    joint[:size, size:], joint[size:, :size] = cross, cross.T
+    singular = torch.linalg.svdvals(cross)
+    w, w2 = (vec(weight.detach()) for weight in weights)
+    yield "first", cross @ w2, vec(-first)
+    yield "second", cross.T @ w, vec(-second)
+    yield "pairs", torch.linalg.eigvalsh(joint).flip(0)[: len(singular)], singular
+    yield "broken: its own weights", cross @ w, vec(-first)

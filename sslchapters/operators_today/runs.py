@@ -1,0 +1,388 @@
+r"""How much of a real SimCLR step each operator explains, on identical batches.
+
+A batch is 64 images, two views each; its step is minus the gradient of NT-Xent (cosines, all 126 negatives, both towers).
+Each operator gets the same views and the same weights, and is asked for its step by :math:`f` in place of :math:`K^\top w`, so
+that no bias or parallel path counts against it.
+
+The record ``operators-today-cifar10``: real SimCLR batches of photographs, a ResNet-18 with its running statistics held.
+The record ``operators-today-ingredients``: what each ingredient of a theory is worth, in a small network.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sslbook.images import enumerated
+from sslbook.images.datasets import Dataset, load_dataset
+from sslbook.losses import batch
+from sslbook.losses import pairs as losses
+from sslbook.networks.siamese import Networks, build
+from sslbook.networks.small import convnet
+from sslbook.operator.covariance import covariance_operator
+from sslbook.operator.layer import Layer
+from sslbook.operator.view_weights import PairMixing
+from sslbook.training.augment import PIPELINES, plain, random_view
+from sslchapters.operators_today.checks import gap
+from sslchapters.records import parts_folder, rounded
+from sslchapters.sweep import Study, sweep
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Handwritten digits with all shifts by up to one pixel: ``views (N, 9, 1, 8, 8)``, un-augmented ``clean (N, 1, 8, 8)``."""
+
+    views: Tensor
+    clean: Tensor
+
+    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Of ``size`` images: two different views each ``(size, 2, ...)``, and the images themselves."""
+        sample = torch.randperm(len(self.views), generator=draw)[:size]
+        pair = torch.rand(size, self.views.shape[1], generator=draw).argsort(1)[:, :2]
+        where = self.views.device
+        sample, pair = sample.to(where), pair.to(where)
+        return self.views[sample[:, None], pair], self.clean[sample]
+
+
+def digits(samples: int = 512, seed: int = 0, device: torch.device | str = "cpu") -> Digits:
+    """The mean image is subtracted."""
+    data = enumerated.digits(samples, seed, dtype=torch.float64)
+    mean = data.pixels.mean(0)
+    return Digits((enumerated.shifts(data.pixels, 1) - mean).to(device), (data.pixels - mean).to(device))
+
+
+def network(seed: int = 0, device: torch.device | str = "cpu") -> nn.Sequential:
+    """Two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
+    return convnet((1, 8, 16), 8, 16, seed=seed).to(device)
+
+
+def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float) -> nn.Sequential:
+    """``net`` after so many steps of SimCLR (batches of 64, SGD at rate 0.5), trained in place."""
+    optimizer, draw = torch.optim.SGD(net.parameters(), lr=0.5), torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        views, _ = data.batch(64, draw)
+        optimizer.zero_grad()
+        batch.info_nce(net(views.flatten(0, 1)).unflatten(0, (64, 2)), temperature=tau).backward()
+        optimizer.step()
+    return net
+
+
+def _cosine_loss(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
+    """A loss of distances on the batch itself: cosines, and all other samples' views as negatives."""
+    first, second = nn.functional.normalize(z, dim=-1).unbind(-2)
+    return losses.contrastive(first, second, loss, normalize=False, **numbers)
+
+
+def steps_of(net: nn.Module, layer: str, views: Tensor, tau: float) -> dict[str, Tensor]:
+    r"""Steps of a layer on one batch ``views (n, 2, ...)``, by the operator of each theory; "autograd" is the step itself.
+
+    eq. 56: the covariance operator, outputs of length 1.  unbiased: that with distinct views in a positive pair and distinct
+    images in a negative one, :math:`\beta = (n - 1)/(n (V - 1))`.  not averaged: that of single views.  all pairs alike: the
+    simple loss of this batch.  one negative: the loss of one negative of this batch, over all negatives in turn.
+    """
+    op = partial(covariance_operator, net, layer)
+    outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
+    (gradient,) = torch.autograd.grad(batch.info_nce(outputs, temperature=tau), net.get_parameter(f"{layer}.weight"))
+    exact: dict[str, Callable[[Tensor], Tensor]] = {
+        "this chapter": partial(batch.info_nce, temperature=tau),
+        "all pairs alike": partial(_cosine_loss, loss="simple"),
+        "one negative": partial(_cosine_loss, loss="soft_triplet", temperature=tau),
+    }
+    found = {"autograd": -gradient} | {name: op(views, loss=loss).exact_update() for name, loss in exact.items()}
+    return found | {
+        "unbiased": op(views, normalize=True, beta=1 - 1 / len(views)).exact_update(),
+        "eq. 56": op(views, normalize=True).exact_update(),
+        "not averaged": op(views.flatten(0, 1)[:, None], normalize=True).exact_update(),
+    }
+
+
+def pair_shares(matrix: Tensor) -> Sequence[float]:
+    r"""Over how many views an anchor's push is spread: :math:`e^{\text{entropy}}` of a row's negative entries, a row each."""
+    push = (-matrix).clamp_min(0) * ~torch.eye(len(matrix), dtype=torch.bool, device=matrix.device)
+    share = push / push.sum(1, keepdim=True)
+    found: list[float] = torch.special.entr(share).sum(1).exp().tolist()
+    return found
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    """Of two weights, or steps, of one shape."""
+    return float((a * b).sum() / (a.norm() * b.norm()))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The price of each ingredient
+
+LADDER = (
+    "second moment",
+    "centred",
+    "averaged over views",
+    "of cosines",
+    "no view its own partner",
+    "weights at clean images",
+    "weights at the views",
+    "all negatives",
+)
+"""Theories of a step, each with one ingredient more than the last; the last is NT-Xent itself."""
+BESIDE = ("all negatives, clean weights", "another batch")
+"""Two rivals: the last ingredient without the one before it, and the real step of the next batch."""
+
+
+def tables(outputs: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
+    r"""The table :math:`C` of each theory of :data:`LADDER` and of the first of :data:`BESIDE`, ``(2 N, 2 N)``, up to a factor.
+
+    outputs: of length 1, of two views each, ``(N, 2, d)``.  clean: of the un-augmented images, of length 1, ``(N, d)``.
+    From "no view its own partner" on a loss is :math:`\sum_{ab} \omega_{ab} (r_{a a^+} - r_{ab})` over views b of other images, its
+    weights held: constant, :math:`\sigma(m_{ab})` of one negative, or the softmax of all, of margins
+    :math:`m_{ab} = (s_{ab} - s_{a a^+}) / \tau` between cosines of the views, or of the images.
+    """
+    n = 2 * len(outputs)
+    alone = torch.eye(n).to(outputs)
+    image = torch.arange(n, device=outputs.device) // 2
+    same = (image[:, None] == image).to(outputs)
+    partner = same - alone
+
+    def margins(z: Tensor) -> Tensor:
+        cosines = z @ z.T
+        return (cosines - (cosines * partner).sum(1, keepdim=True)) / tau
+
+    def one(m: Tensor) -> Tensor:
+        return _weighted(m.sigmoid() * (1 - same), partner)
+
+    def every(m: Tensor) -> Tensor:
+        logits = torch.cat([torch.zeros_like(m[:, :1]), m.masked_fill(same > 0, -torch.inf)], 1)
+        return _weighted(logits.softmax(1)[:, 1:], partner)
+
+    at_views, at_images = margins(outputs.flatten(0, 1)), margins(clean.repeat_interleave(2, 0))
+    steps = (
+        alone,
+        alone - 1 / n,
+        same / 2 - 1 / n,
+        same / 2 - 1 / n,
+        _weighted(1 - same, partner),
+        one(at_images),
+        one(at_views),
+        every(at_views),
+        every(at_images),
+    )
+    return dict(zip((*LADDER, BESIDE[0]), steps, strict=True))
+
+
+def _weighted(weights: Tensor, partner: Tensor) -> Tensor:
+    """Minus twice the table of a loss whose weights of pairs are held."""
+    pull = partner * weights.sum(1)
+    return pull + pull.T - weights - weights.T
+
+
+def ladder(net: nn.Module, layers: Sequence[str], views: Tensor, clean: Tensor, tau: float) -> dict[str, list[Tensor]]:
+    """The steps of the layers that each theory of :func:`tables` predicts on a batch, up to a factor."""
+    outputs = net(views.flatten(0, 1))
+    units = nn.functional.normalize(outputs.detach(), dim=1)
+    images = nn.functional.normalize(net(clean).detach(), dim=1)
+    moves = []
+    for name, table in tables(units.unflatten(0, views.shape[:2]), images, tau).items():
+        if name in LADDER[:3]:
+            moves.append(table @ outputs.detach())
+        else:
+            move = table @ units
+            moves.append(
+                (move - units * (units * move).sum(1, keepdim=True)) / outputs.detach().norm(dim=1, keepdim=True)
+            )
+    weights = [net.get_parameter(f"{layer}.weight") for layer in layers]
+    steps = [torch.autograd.grad(outputs, weights, move, retain_graph=True) for move in moves]
+    return dict(zip((*LADDER, BESIDE[0]), map(list, steps), strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The records
+
+IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
+LAYERS = ("0.conv1", "0.layer2.0.conv2", "0.layer4.1.conv2", "1.linears.1")
+
+
+def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
+    """For each seed, before and after a hundred steps of SimCLR, in float32.
+
+    error, double, mixed: :func:`backward_errors`.  held: the cosine of that step with the one of training, in the batch's
+    statistics, by layer.
+    cosines: of each theory's step with the batch's own, lists over batches, by layer.
+    """
+    data = load_dataset("cifar10", "train")
+    found: dict[str, Any] = {
+        "seeds": list(seeds),
+        "steps": [0, STEPS],
+        "error": [],
+        "double": [],
+        "mixed": [],
+        "held": [],
+        "cosines": [],
+    }
+    for seed in seeds:
+        net = build(Networks(width=WIDTH), seed)
+        model = nn.Sequential(net.encoder, net.projector)
+        for steps in (0, STEPS):
+            _train(model, data, steps, seed)
+            for key, errors in backward_errors(model, _batch(data, seed, 0)).items():
+                found[key].append(errors)
+            found["held"].append(held(model, _batch(data, seed, 0)))
+            found["cosines"].append({name: _cosines(model, name, data, seed) for name in LAYERS})
+    return found
+
+
+def backward_errors(model: nn.Module, views: Tensor) -> dict[str, dict[str, float]]:
+    r"""The step of each layer by :math:`-2 \sum \Gamma_{ab} K_a f_b` against one ``.backward()`` of NT-Xent, relative.
+
+    error: the loss in the network's precision.  double: the loss of ``outputs.double()``, its gradient rounded once.  mixed: the
+    same, and :math:`\Gamma` multiplied in the network's precision, not in float64.
+    """
+    plain, double = (_backward(model, views, TAU, dtype) for dtype in (views.dtype, torch.float64))
+    found: dict[str, dict[str, float]] = {"error": {}, "double": {}, "mixed": {}}
+    for name in plain:
+        op = covariance_operator(model, name, views, loss="info_nce", temperature=TAU)
+        assert isinstance(op.mixing, PairMixing)
+        step, coarse = -op.exact_update(), PairMixing(op.mixing.matrix.to(op.dtype))
+        found["error"][name] = gap(step, plain[name])
+        found["double"][name] = gap(step, double[name])
+        found["mixed"][name] = gap(-replace(op, mixing=coarse).exact_update(), double[name])
+    return found
+
+
+def held(model: nn.Module, views: Tensor) -> dict[str, float]:
+    """The cosine of a layer's step with BatchNorm's statistics held and with those of the batch, as in training."""
+    as_trained = _backward(copy.deepcopy(model).train(), views, TAU)
+    as_held = _backward(model, views, TAU)
+    return {name: cosine(as_held[name], step) for name, step in as_trained.items()}
+
+
+def _backward(model: nn.Module, views: Tensor, tau: float, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Gradients in the layers' weights, of the loss in ``dtype``, the network's own if not given."""
+    model.zero_grad()
+    outputs = model(views.flatten(0, 1)).unflatten(0, views.shape[:2]).to(dtype or views.dtype)
+    batch.info_nce(outputs, temperature=tau).backward()
+    layers = {name: part for name, part in model.named_modules() if isinstance(part, Layer)}
+    return {name: part.weight.grad for name, part in layers.items() if part.weight.grad is not None}
+
+
+def _batch(data: Dataset, seed: int, number: int, size: int = IMAGES) -> Tensor:
+    """Two views of ``size`` images of a batch, ``(size, 2, 3, 32, 32)``."""
+    pixels = data.pixels[_rows(data, seed, number, size)]
+    views = [random_view(pixels, PIPELINES["cifar10"], seed=seed, step=number, view=view) for view in (0, 1)]
+    return torch.stack(views, dim=1)
+
+
+def _rows(data: Dataset, seed: int, number: int, size: int) -> Tensor:
+    draw = torch.Generator().manual_seed(1_000_003 * seed + number)
+    return torch.randint(len(data.pixels), (size,), generator=draw)
+
+
+def _train(model: nn.Module, data: Dataset, steps: int, seed: int) -> None:
+    """SimCLR by Adam on batches of 128, and then the running statistics are held; without a step they are those of 20 batches."""
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for number in range(1000, 1000 + max(steps, 20)):
+        with torch.set_grad_enabled(steps > 0):
+            views = _batch(data, seed, number, 128)
+            loss = batch.info_nce(model(views.flatten(0, 1)).unflatten(0, (128, 2)), temperature=TAU)
+        if steps:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    model.eval()
+
+
+def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for number in range(BATCHES):
+        steps = steps_of(model, layer, _batch(data, seed, number), TAU)
+        truth = steps.pop("autograd")
+        for name, step in steps.items():
+            found.setdefault(name, []).append(cosine(step, truth))
+    return found
+
+
+PRICED, PRICED_STEPS, PRICED_LAYERS = 16, 100, ("0", "2")
+Cell = tuple[str, int, float]
+"""Images, steps of training, and the temperature of these and of the steps that are predicted."""
+CELLS: tuple[Cell, ...] = tuple(
+    (images, steps, tau)
+    for images in ("digits", "photographs")
+    for steps in (0, PRICED_STEPS)
+    for tau in (0.05, 0.1, 0.5)
+)
+
+
+def ingredient_values(
+    seeds: tuple[int, ...], *, cells: Sequence[Cell] = CELLS, batches: int = PRICED, parts: Path | None = None
+) -> dict[str, Any]:
+    """The record ``operators-today-ingredients``: cosines with the real step, of each theory of :func:`tables`.
+
+    batch: of single batches, the mean over these.  mean: of the mean step of the batches with the mean of the theory's steps.
+    Axes: images, steps of training, temperature, layer, theory, seed.
+    """
+    keep = (parts or parts_folder()) / "operators-today-ingredients"
+    found = sweep(partial(_priced, batches), cells, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+    values: dict[str, Any] = {"batches": batches, "size": IMAGES, "cosines": {}}
+    for (images, steps, tau), measured in found.items():
+        of_cell = values["cosines"].setdefault(images, {}).setdefault(str(steps), {})
+        of_cell[str(tau)] = {
+            layer: {
+                theory: {kind: rounded(measured[kind][:, i, j], 4) for kind in ("batch", "mean")}
+                for j, theory in enumerate((*LADDER, *BESIDE))
+            }
+            for i, layer in enumerate(PRICED_LAYERS)
+        }
+    return values
+
+
+def _priced(batches: int, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
+    """Of each replica the cosines of single batches, and of their mean, ``(replicas, layers, theories)``."""
+    found: dict[str, list[Tensor]] = {"batch": [], "mean": []}
+    for (images, steps, tau), seed in chunk:
+        draw, net = _world(images, seed)
+        optimizer = torch.optim.SGD(net.parameters(), lr=tau)  # the gradient grows as 1 / tau
+        for number in range(batches, batches + steps):
+            optimizer.zero_grad()
+            views, _ = draw(number)
+            batch.info_nce(net(views.flatten(0, 1)).unflatten(0, (IMAGES, 2)), temperature=tau).backward()
+            optimizer.step()
+        rows = [list(ladder(net, PRICED_LAYERS, *draw(number), tau).values()) for number in range(batches)]
+        singles, means = [], []
+        for i in range(len(PRICED_LAYERS)):
+            predicted = torch.stack([torch.stack([step[i].flatten() for step in row]) for row in rows])
+            real = predicted[:, len(LADDER) - 1]
+            singles.append(_cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
+            halves = real[::2].mean(0), real[1::2].mean(0)
+            whole = _cosine_of(predicted.mean(0), real.mean(0))
+            means.append(torch.cat([whole, _cosine_of(*halves)[None]]))
+        found["batch"].append(torch.stack(singles))
+        found["mean"].append(torch.stack(means))
+    return {kind: torch.stack(each) for kind, each in found.items()}
+
+
+def _cosine_of(a: Tensor, b: Tensor) -> Tensor:
+    return nn.functional.cosine_similarity(a, b, dim=-1)
+
+
+def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor]], nn.Sequential]:
+    """Batches by their number, two views each and the images themselves, and an untrained network for them."""
+    if images == "digits":
+        shifted, seeds = digits(seed=seed), 1000 * seed
+        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(seeds + number)), network(seed)
+    data = load_dataset("cifar10", "train")
+
+    def draw(number: int) -> tuple[Tensor, Tensor]:
+        return _batch(data, seed, number), plain(data.pixels[_rows(data, seed, number, IMAGES)], PIPELINES["cifar10"])
+
+    return draw, convnet((3, 8, 16), 32, 16, seed=seed).float()
+
+
+STUDIES = {
+    "operators-today-cifar10": Study(cifar10_values, (1, 2, 3)),
+    "operators-today-ingredients": Study(ingredient_values, tuple(range(6))),
+}

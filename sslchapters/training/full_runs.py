@@ -1,0 +1,318 @@
+"""The papers' image tables of full runs: what is there of them beside the paper's numbers, what is owed, and how it is made."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sslbook._check import counted
+from sslbook._files import require_writable, runs_folder
+from sslbook.training.presets import cluster
+from sslbook.training.presets.sheets import Cell, Run, Sheet, preset_of, presets, run_of, sheets, without
+from sslbook.training.run.checkpoints import Row, read_result
+from sslbook.training.run.data import load_data
+from sslchapters import tables as form
+from sslchapters.records import Record, require_source_tree, results_folder, save_record
+from sslchapters.tables import EPOCHS, Entry, Filled, Table, count, option, record_of
+
+SEEDS = (1, 2, 3, 4, 5)
+"""Runs of each cell, as the papers have them."""
+ORIGIN = ("seed", "seconds", "device", "torch", "sslbook", "commit", "precision", "capture", "processes")
+"""What a record keeps of each run's ``result.json``."""
+PROBED = ("epoch", "linear", "linear_best")
+"""And of each of its rows that has an accuracy of the linear protocol."""
+TITLE = "Full runs: accuracy of the linear protocol in percent; best: over its epochs, by the test images, as released"
+
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """A cell of a table with what we have of it: accuracies of the linear protocol, one a seed, as shares of 1.
+
+    epochs: after how many, which may be fewer than the cell's.  unchanged: the runs are the preset's own.
+    diverged: a sentence for each seed whose run came to no end.  recorded: some are of a record, not of runs that are here.
+    """
+
+    cell: Cell
+    epochs: int
+    best: list[float]
+    final: list[float]
+    unchanged: bool
+    diverged: tuple[str, ...]
+    recorded: bool
+
+
+def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
+    """The runs that a table needs, each once: to the last column that it is for, or to ``epochs``."""
+    changes = without("epochs", changes)
+    last = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: cell.epochs)}
+    names = dict.fromkeys(cell.preset for cell in sheet.cells)
+    runs = [run_of(name, seed=0, epochs=min(epochs or last[name], last[name]), changes=changes) for name in names]
+    return [replace(run, settings=replace(run.settings, seed=seed)) for seed in seeds for run in runs]
+
+
+def lines(
+    sheet: Sheet,
+    seeds: Sequence[int],
+    root: Path,
+    *,
+    epochs: int | None = None,
+    changes: Sequence[str] = (),
+    recorded: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Line]:
+    """The table's cells with what finished runs have of them; a run that is not here by its rows in ``recorded``, if it is there.
+
+    recorded: the ``runs`` of a record, as :func:`_origins` gave them.
+    With fewer epochs than the table's first column, that column is shown after as many as there are, and says so.
+    """
+    runs = {(run.name, run.settings.seed): run for run in runs_of(sheet, seeds, epochs=epochs, changes=changes)}
+    rows = {key: run.rows(root) for key, run in runs.items()}
+    known = {key: (recorded or {}).get(run.slug, {}) for key, run in runs.items()}
+    wild = {key: run.diverged(root) or known[key].get("diverged", "") for key, run in runs.items()}
+    same = {name: run.settings.hash() == preset_of(name).settings.hash() for (name, _), run in runs.items()}
+    first = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: -cell.epochs)}
+    found = []
+    for cell in sheet.cells:
+        at = min(epochs or cell.epochs, cell.epochs) if cell.epochs == first[cell.preset] else cell.epochs
+        keys = [(cell.preset, seed) for seed in seeds]
+        here = [_at(rows[key], at) for key in keys]
+        mine = [own or _at(known[key].get("rows", []), at) for own, key in zip(here, keys, strict=True)]
+        best, final = ([row[measure] for row in mine if row] for measure in ("linear_best", "linear"))
+        lost = tuple(filter(None, (wild[key] for key in keys)))
+        found.append(Line(cell, at, best, final, same[cell.preset], lost, mine != here))
+    return found
+
+
+def _at(rows: Sequence[Row], epoch: int) -> Row | None:
+    """The row after so many epochs, if the linear protocol was run there."""
+    return next((row for row in rows if row["epoch"] == epoch and row.get("linear") is not None), None)
+
+
+def filled(sheet: Sheet, found: Sequence[Line], seeds: Sequence[int], **more: Any) -> Filled:
+    """A table with what finished runs have of it.  more: of `Filled`."""
+    texts = sheet.target.texts()
+    entries = (_entry(at, line) for at, line in zip(itertools.product(*texts.values()), found, strict=True))
+    return Filled(sheet.name, sheet.target.source, texts, tuple(entries), {"best": 2, "final": 2}, tuple(seeds), **more)
+
+
+def _entry(at: tuple[str, ...], line: Line) -> Entry:
+    percent = {name: [100 * value for value in values] for name, values in (("best", line.best), ("final", line.final))}
+    whole = line.epochs == line.cell.epochs
+    said = ["no run"] * (not line.best and not line.diverged) + [f"after {line.epochs}"] * (not whole)
+    note = "; ".join([*said, *dict.fromkeys(line.diverged), *["recorded"] * line.recorded])
+    return Entry(at, (line.cell.mean, line.cell.std), percent, note, whole and line.unchanged)
+
+
+def cells(table: str, seeds: Sequence[int], root: Path) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of a printed table: the paper's mean, a bar, and ours, of a run or its record, or a dash."""
+    sheet = sheets()[table]
+    found = lines(sheet, seeds, root, recorded=_recorded(table))
+    return form.cells(replace(filled(sheet, found, seeds), measures={"best": 1}), brief=True)
+
+
+@dataclass(frozen=True)
+class Owed:
+    """A table's debt: how many runs it needs, how many are finished or recorded, the estimated hours on one H200 for the rest."""
+
+    table: str
+    runs: int
+    finished: int
+    hours: float
+
+
+def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
+    """The debt of one of :func:`sslbook.training.presets.sheets.sheets`."""
+    wanted, known = runs_of(sheets()[table], seeds), _recorded(table)
+
+    def measured(run: Run) -> set[int]:
+        return {row["epoch"] for row in known.get(run.slug, {"rows": []})["rows"]}
+
+    waiting = [
+        run
+        for run in wanted
+        if not run.finished(root) and not measured(run) >= {run.settings.epochs, *run.settings.probes}
+    ]
+    minutes = sum(presets()[run.name].minutes for run in waiting)
+    return Owed(table, len(wanted), len(wanted) - len(waiting), minutes / 60)
+
+
+# --- records of runs -------------------------------------------------------------------------------------------------
+
+
+def _recorded(table: str) -> dict[str, Any]:
+    """The runs of a table's record, by the names of their folders; none where there is no record."""
+    record = record_of(table)
+    return {} if record is None else dict(record["runs"])
+
+
+def recorded_values(sheet: Sheet, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
+    """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own, by :func:`_origins`.
+
+    chosen: ``epochs`` and ``changes`` of the runs, as for :func:`lines`.
+    """
+    with tempfile.TemporaryDirectory() as nowhere:
+        found = lines(sheet, seeds_of(runs), Path(nowhere), recorded=runs, **chosen)
+    cells = [{"cell": row.cell.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
+    return {"cells": cells, "runs": dict(runs)}
+
+
+def seeds_of(runs: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
+    """The seeds of a record's runs."""
+    return tuple(sorted({run["seed"] for run in runs.values()}))
+
+
+def _origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
+    """By the names of their folders, what a record keeps of runs: :data:`ORIGIN` and probed rows; of one that diverged, where."""
+    kept = {}
+    for run in runs:
+        content = read_result(run.folder(root))
+        if content is not None:
+            rows = [{name: row[name] for name in PROBED} for row in content["rows"] if row.get("linear") is not None]
+            kept[run.slug] = {name: content.get(name) for name in ORIGIN} | {"rows": rows}
+        elif text := run.diverged(root):
+            kept[run.slug] = {"seed": run.settings.seed, "diverged": text, "rows": []}
+    return kept
+
+
+def united(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The runs of two records; of a run in both all rows, the newer where both have an epoch, the rest as the longer says."""
+    both = {**old, **new}
+    for name in old.keys() & new.keys():
+        rows = {row["epoch"]: row for part in (old[name], new[name]) for row in part["rows"]}
+        longer = max((new[name], old[name]), key=lambda part: max((row["epoch"] for row in part["rows"]), default=-1))
+        both[name] = {**longer, "rows": [rows[epoch] for epoch in sorted(rows)]}
+    return both
+
+
+# --- ``sslbook table`` -----------------------------------------------------------------------------------------------
+
+
+def _missing(name: str, options: argparse.Namespace) -> list[Run]:
+    """The runs that are not finished; raises ValueError for options that don't go together."""
+    if options.record:
+        if options.changes or options.epochs:
+            raise ValueError("--record is of the table as it is printed, without --set and --epochs")
+        require_source_tree()
+        require_writable(results_folder())
+    for flag in ("jobs", "hours"):
+        if getattr(options, flag) and not options.cluster:
+            raise ValueError(f"--{flag} is for a cluster: add --cluster local")
+    if options.slurm and options.cluster != "slurm":
+        raise ValueError("--slurm is for a cluster: add --cluster slurm")
+    root, wanted = runs_folder(options.folder), runs_of(sheets()[name], options.seeds, **_chosen(options))
+    return [run for run in wanted if not run.finished(root)]
+
+
+def _chosen(options: argparse.Namespace) -> dict[str, Any]:
+    return {"epochs": options.epochs, "changes": options.changes}
+
+
+def _plan(name: str, options: argparse.Namespace) -> str:
+    root, missing = runs_folder(options.folder), _missing(name, options)
+    return "\n".join([*(str(run.folder(root)) for run in missing), f"{counted(len(missing), 'run')} missing."])
+
+
+def _run(name: str, options: argparse.Namespace) -> Filled:
+    missing = _missing(name, options)
+    return _shown(name, options, wrong=tuple(_make(missing, runs_folder(options.folder), options) if missing else ()))
+
+
+def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+    options.seeds = options.seeds or SEEDS
+    return _shown(name, options)
+
+
+def _shown(name: str, options: argparse.Namespace, wrong: tuple[str, ...] = ()) -> Filled:
+    """The table with the runs that are here; where one is not, with what the record has of it."""
+    sheet, root, seeds, missing = sheets()[name], runs_folder(options.folder), options.seeds, _missing(name, options)
+    if options.record:
+        _keep(sheet, seeds, root, ["sslbook", "table", name, *options.given])
+    record = None if options.changes or options.epochs else record_of(name)
+    known = None if record is None else record["runs"]
+    found = lines(sheet, seeds, root, recorded=known, **_chosen(options))
+    facts = {"changed": ", ".join(options.changes)} if options.changes else {}
+    told = [f"Recorded: {record.provenance}"] if record and any(line.recorded for line in found) else []
+    origin = "\n".join([*told, *_left(name, missing, options)])
+    return filled(sheet, found, seeds, facts=facts, origin=origin, wrong=wrong)
+
+
+def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Iterator[str]:
+    """What is still to be made, the command for it, and what became of jobs."""
+    wanted = len(runs_of(sheets()[name], options.seeds, **_chosen(options)))
+    if not missing:
+        yield f"Finished: {counted(wanted, 'run')}."
+        return
+    given = [part for change in options.changes for part in ("--set", change)]
+    if tuple(options.seeds) != SEEDS:
+        given += ["--seeds", *map(str, options.seeds)]
+    for flag in ("epochs", "folder"):
+        if (value := getattr(options, flag)) is not None:
+            given += [f"--{flag}", str(value)]
+    again = shlex.join(["sslbook", "table", name, *given, "--run"])
+    hours = sum(replace(presets()[run.name], settings=run.settings).minutes for run in missing) / 60
+    about = f", in about {hours:.0f} hours on one H200" * (hours >= 1)
+    yield f"{counted(len(missing), 'run')} of {wanted} not made yet: {again} makes them{about}."
+    yield from cluster.fates(missing, runs_folder(options.folder))
+
+
+def _keep(sheet: Sheet, seeds: Sequence[int], root: Path, command: Sequence[str]) -> None:
+    """Add the finished runs to the table's record; raises ValueError if there are none."""
+    here = _origins(runs_of(sheet, seeds), root)
+    if not here:
+        raise ValueError(f"there is nothing to record: no run of {sheet.name} is finished in {root}")
+    kept = united(_recorded(sheet.name), here)
+    values, seconds = recorded_values(sheet, kept), sum(run.get("seconds") or 0 for run in kept.values())
+    file = save_record(sheet.name, values, seeds=seeds_of(kept), seconds=seconds, command=shlex.join(command))
+    print(f"Written: {file}", file=sys.stderr)
+
+
+def _make(missing: Sequence[Run], root: Path, options: argparse.Namespace) -> list[str]:
+    """Make runs here or on a cluster; returns a sentence for each that came to no end."""
+    if options.download:
+        for settings in {(run.settings.dataset, run.settings.split): run.settings for run in missing}.values():
+            load_data(settings, download=True)
+    chosen = {"device": options.device, "quiet": options.quiet}
+    if options.cluster is None:
+        wrong = []
+        for number, run in enumerate(missing, 1):
+            if not options.quiet:
+                print(f"Run {number} of {len(missing)}: {run.slug}", file=sys.stderr, flush=True)
+            wrong += cluster.Work([run], root, chosen)()
+        return wrong
+    at_once, asked = options.jobs or 1, {"hours": options.hours, "sbatch": options.slurm}
+    jobs = cluster.submit(missing, root, options.cluster, at_once=at_once, **asked, **chosen)
+    print(f"{counted(len(jobs), 'job')} handed over; their logs are in {root / 'jobs'}", file=sys.stderr, flush=True)
+    return [] if options.cluster == "slurm" else cluster.collect(jobs)
+
+
+OPTIONS = (
+    EPOCHS,
+    option("--set", "change a setting of all runs", action="append", default=[], metavar="KEY=VALUE", dest="changes"),
+    option("--dry-run", "name the runs that are missing, and make none"),
+    option("--record", "add the finished runs' numbers to data/results"),
+    option("--cluster", "run it through submitit", starts=True, choices=cluster.CLUSTERS),
+    count("--jobs", "jobs of a cluster at once (default: 1)"),
+    count("--hours", "the longest that a job may take (Slurm: 24)"),
+    option("--slurm", "an option of sbatch: --slurm partition=gpu", action="append", default=[], metavar="OPTION"),
+    option("--folder", "where runs lie (default: SSLBOOK_RUNS, else runs)", type=Path, metavar="DIR"),
+    option("--download", "fetch the images if they are not here", running=True),
+    option("--quiet", "say nothing while it runs", running=True),
+)
+
+
+def _declared(name: str) -> Table:
+    recall, rerun, plan = partial(_recall, name), partial(_run, name), partial(_plan, name)
+    return Table(name, TITLE, name, SEEDS, recall, rerun, OPTIONS, form.listing, plan)
+
+
+TABLES = {name: _declared(name) for name in sheets()}

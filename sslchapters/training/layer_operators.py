@@ -1,0 +1,371 @@
+r"""The covariance operator of [tian2020] on the layers of a ResNet in training, beside the operators that it is mistaken for.
+
+The network that is opened is encoder and projector, as the loss sees it, with BatchNorm by its running statistics: in a batch's own
+statistics one sample's connection would depend on the others.  Then a layer's operator is
+:math:`\mathrm{OP}_l = \mathbb V_x[\bar K_l(x)]`, and BatchNorm is part of what stands above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sslbook._files import atomic
+from sslbook._machine import cores
+from sslbook.images import datasets
+from sslbook.images.datasets import Dataset
+from sslbook.inspect.command import encoder_and_projector as opened
+from sslbook.inspect.command import open_run
+from sslbook.inspect.measure import Seen, inspect_network, layers_of, look, settle
+from sslbook.inspect.report import KINDS
+from sslbook.networks.siamese import build, initialize
+from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
+from sslbook.training.augment import PIPELINES, apply, random_view
+from sslbook.training.evaluate import report
+from sslbook.training.run.data import load_data, make_batches
+from sslbook.training.run.determinism import generator
+from sslbook.training.run.distributed import device_of
+from sslbook.training.run.optim import learning_rate, make_optimizer
+from sslbook.training.run.settings import Settings
+from sslbook.training.run.step import layout_of
+from sslbook.training.run.trainer import train
+from sslchapters.records import kept, parts_folder
+from sslchapters.sweep import Study, spread
+from sslchapters.training.records import HUNDRED, RELEASED, WHOLE, WORKING, run_folder, settings_of
+
+DIRECTIONS = ("weights", "first weights")
+"""What is asked about: a layer's weights, and those before training."""
+SUPERVISED = "supervised"
+RUNS = ("info_nce", "byol, plain", "byol, no EMA, no stop-gradient", SUPERVISED)
+"""A contrastive run, one without negatives that learns, one that collapses, and one that is told the labels."""
+EPOCHS = (0, 5)
+IMAGES, VIEWS, MORE, PROBES, LEADING = 24, 8, 16, 12, 8
+LAYERS = (
+    *("0.conv1", "0.layer1.0.conv2", "0.layer1.1.conv2", "0.layer2.0.conv1", "0.layer2.1.conv2"),
+    *(
+        "0.layer3.0.conv1",
+        "0.layer3.1.conv2",
+        "0.layer4.0.conv1",
+        "0.layer4.1.conv2",
+        "1.linears.0",
+        "1.linears.1",
+        "1",
+    ),
+)
+"""Of each stage of the encoder the first and the last, and what stands above."""
+SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears.1")
+"""Layers whose leading modes are looked for."""
+UNSEEN = ("evaluate=0", "shuffle=true", "drop_last=true")
+SMALLER = ("subset=20000", "networks.width=8", "epochs=5", "probes=5", *UNSEEN)
+"""Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
+FULL = ("epochs=100", "probes=100")
+"""The first column of Table 2 of [tian2020]."""
+DRAWN: Mapping[str, Any] = {"network": 1, "images": 32, "views": 32, "fewer": (2, 4, 8, 16), "shared": (), "more": 0}
+"""How one network of a kind is looked at: a seed draws its test images alone, and fewer of their views are looked at, too."""
+
+
+def population(settings: Settings, seed: int, images: int, views: int, first: int = 0) -> Tensor:
+    """Test images drawn by ``seed``: views numbered from ``first`` on, ``(N, V, C, S, S)``."""
+    pixels = datasets.subset(load_data(settings)[1], images, seed).pixels
+    pipeline = PIPELINES[settings.pipeline]
+    drawn = [random_view(pixels, pipeline, seed=seed, view=view) for view in range(first, first + views)]
+    return torch.stack(drawn, dim=1)
+
+
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)  # convolutions of three digits would be no covariance
+def look_at(
+    net: nn.Module,
+    views: Tensor,
+    *,
+    first: Mapping[str, Tensor] | None = None,
+    layers: Sequence[str] | None = None,
+    shared: Sequence[str] = (),
+    fewer: Sequence[int] = (),
+    probes: int = PROBES,
+    k: int = LEADING,
+) -> dict[str, Any]:
+    r"""What the weights of each layer see of the operators, as lists; a row a layer, in the order of the network.
+
+    views ``(N, V, ...)``.  first: the weights before training, by name; the same if not given.  layers: all by default.
+    fewer: numbers of views, below V, with which the same is asked again.
+    probes: random weights, whose mean square is an operator's mean eigenvalue; each costs a product.
+
+    names; sizes: weights.  seen: :math:`d^\top \mathrm{OP} d / \|d\|^2` by layer, operator of
+    :data:`~sslbook.inspect.report.KINDS` and direction of :data:`DIRECTIONS`.  mean: of random weights, by layer and operator.
+    fewer: what is ``seen`` with so many of the views, by their number.
+    share: of the layers ``shared``, by name: a row an operator, in whose ``k`` leading modes the directions lie.
+    outputs: the variance of the normalised outputs, by operator; at most 1.
+    """
+    names = tuple(layers) if layers is not None else layers_of(net)
+    weights = dict(net.named_modules())
+    found: dict[str, Any] = {"names": list(names), "sizes": [], "seen": [], "mean": [], "share": {}}
+    found["fewer"] = {str(count): [] for count in fewer}
+    for number, name in enumerate(names):
+        weight = weights[name].weight.detach()
+        asked = torch.stack([vec(weight), vec(weight if first is None else first[name].to(weight))], dim=1)
+        draw = torch.Generator().manual_seed(number)
+        signs = torch.randint(0, 2, (len(asked), probes), generator=draw).to(asked) * 2 - 1
+        directions = torch.cat([asked, signs], dim=1)
+        scene = open_layer(net, name, views.flatten(0, 1))
+        through = _fields(scene, directions, len(views))
+        lengths = asked.double().square().sum(0)
+        squares = _squares(through)
+        found["sizes"].append(len(asked))
+        found["seen"].append([_told(row) for row in squares[:, :2] / lengths])
+        for count, rows in found["fewer"].items():
+            few = replace(through, population=(len(views), int(count)), fields=through.fields[:, : int(count), :, :2])
+            rows.append([_told(row) for row in _squares(few) / lengths])
+        found["mean"].append(_told(squares[:, 2:].mean(1) / len(asked)))
+        if name in shared:
+            modes = look(scene, _pair(views), k)
+            found["share"][name] = [_told(modes.share(kind, k, asked)) for kind in KINDS]
+    unit = nn.functional.normalize(scene.output.double(), dim=1).unflatten(0, views.shape[:2])
+    spread = Seen(scene, _pair(views), views.new_zeros(0, 1), unit[..., None])
+    found["outputs"] = _told(torch.stack([spread.matrices(kind)[0, 0] for kind in KINDS]))
+    return found
+
+
+def _fields(scene: OpenedLayer, directions: Tensor, images: int) -> Seen:
+    """What the outputs do along each direction, as a :class:`Seen` through directions that need not be orthonormal."""
+    rows = [scene.jvp(unvec(column, scene.weight.shape)) for column in directions.T]
+    fields = torch.stack(rows, dim=-1).double().unflatten(0, (images, -1))
+    return Seen(scene, _pair(fields), directions.double(), fields)
+
+
+def _squares(through: Seen) -> Tensor:
+    """What each operator is along each direction, ``(KINDS, directions)``."""
+    return torch.stack([through.matrices(kind).diagonal() for kind in KINDS])
+
+
+def _pair(x: Tensor) -> tuple[int, int]:
+    return x.shape[0], x.shape[1]
+
+
+def _told(values: Tensor) -> list[float]:
+    """Numbers to five digits."""
+    return [float(f"{value:.5g}") for value in values.tolist()]
+
+
+# -- a run that is told the labels ------------------------------------------------------------------------------------
+
+
+def trained_on_labels(settings: Settings, data: Dataset, epochs: int, device: str = "cpu") -> nn.Sequential:
+    """Encoder and classifier after ``epochs`` of a run with these settings, whose objective is replaced; both views count."""
+    siamese = build(settings.networks, settings.seed)
+    top = nn.Linear(8 * settings.networks.width, data.classes)
+    initialize(top, generator(settings.seed, "classifier", 0))
+    net = nn.Sequential(siamese.encoder, top).to(device)
+    net.to(memory_format=layout_of(settings.networks.width, torch.device(device)))  # type: ignore[call-overload]
+    optimizer, pipeline = make_optimizer(settings, list(net.parameters())), PIPELINES[settings.pipeline]
+    batches = make_batches(settings, len(data))
+    for step in range(epochs * batches.per_epoch):
+        index, *draws = batches.at(step)
+        pixels, labels = data.pixels[index].to(device), data.labels[index].to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(settings, step, batches.per_epoch)
+        optimizer.zero_grad()
+        for drawn in draws:
+            F.cross_entropy(net(apply(pixels, pipeline, drawn)), labels).div(len(draws)).backward()
+        optimizer.step()
+    return net
+
+
+# -- along real runs --------------------------------------------------------------------------------------------------
+
+
+def run_values(
+    seeds: Sequence[int],
+    *,
+    names: Sequence[str] = RUNS,
+    changes: Sequence[str] = SMALLER,
+    epochs: Sequence[int] = EPOCHS,
+    images: int = IMAGES,
+    views: int = VIEWS,
+    layers: Sequence[str] | None = LAYERS,
+    shared: Sequence[str] = SHARED,
+    fewer: Sequence[int] = (),
+    more: int = MORE,
+    network: int | None = None,
+    processes: int | None = None,
+    device: str = "cpu",
+    root: Path,
+) -> dict[str, Any]:
+    """:func:`look_at` runs after each of ``epochs``, on test images, which the networks have not seen: a draw of them a seed.
+
+    network: the seed of every run, if there is one network a name and the seeds draw images alone; else a seed is the run's too.
+    fewer: numbers of views, below ``views``, with which the same is asked again.
+    more: views of another look at the first run at its end, by which the correction for few views is seen; 0 for none.
+    root: where the runs lie, to go on there if they are stopped.
+    Raises FileNotFoundError without the data.
+    """
+    options = {"images": images, "layers": layers, "shared": shared, "fewer": fewer}
+    how = tuple(changes), tuple(epochs), views
+    jobs = [
+        (name, network or seed, *how, more if name == names[0] else 0, device, root, {**options, "draw": seed})
+        for seed in seeds
+        for name in names
+    ]
+    found = spread(along, jobs, (processes or cores()) if device == "cpu" else 1)
+    runs: dict[str, Any] = {name: [] for name in names}
+    for (name, *_), looks in zip(jobs, found, strict=True):
+        runs[name].append(looks)
+    return {
+        "axes": "runs[name][seed][look]: of each look seen[layer][operator][direction], mean[layer][operator], knn, rank",
+        "operators": list(KINDS),
+        "directions": list(DIRECTIONS),
+        "epochs": list(epochs),
+        "images": images,
+        "views": views,
+        "more": more,
+        "modes": LEADING,
+        "runs": runs,
+    }
+
+
+def along(
+    name: str,
+    seed: int,
+    changes: Sequence[str],
+    epochs: Sequence[int],
+    views: int,
+    more: int,
+    device: str,
+    root: Path,
+    options: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """The looks at one run, with ``more`` views another; those that lie below ``root`` are not made again."""
+    asked = [(epoch, views, 0) for epoch in epochs] + [(epochs[-1], more, views)] * bool(more)
+    run = Run(name, seed, tuple(changes), device, root)
+    return [
+        kept(
+            run.folder / f"look-{epoch}-{count}-{options.get('draw')}.json",
+            partial(_looked, run, epoch, count, begin, **options),
+        )
+        for epoch, count, begin in asked
+    ]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of :data:`RUNS`, and where it lies."""
+
+    name: str
+    seed: int
+    changes: tuple[str, ...]
+    device: str
+    root: Path
+
+    @property
+    def settings(self) -> Settings:
+        """With labels those of the first run, whose images, views and optimiser they are."""
+        return settings_of(RUNS[0] if self.name == SUPERVISED else self.name, self.seed, self.changes)
+
+    @property
+    def folder(self) -> Path:
+        """The run's own; without labels that of the chapter's record of it, which is opened as it stands."""
+        if self.name != SUPERVISED:
+            return run_folder(self.root, self.name, self.seed, self.changes)
+        return self.root / f"labels-s{self.seed}-{self.settings.hash()}-{self.settings.epochs}"
+
+    def network(self, epoch: int) -> nn.Module:
+        """What the loss sees, after so many epochs; raises ValueError for a run that is past them."""
+        settings, data, told = self.settings, load_data(self.settings)[0], self.name == SUPERVISED
+        first = trained_on_labels(settings, data, 0, self.device).eval() if told else None
+        if not epoch:
+            return first or opened(build(settings.networks, self.seed).to(self.device))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "made.lock"):  # another look at it may be under way
+            if first:
+                weights = self.folder / f"weights-{epoch}.pt"
+                if not weights.exists():
+                    with atomic(weights) as part:
+                        torch.save(trained_on_labels(settings, data, epoch, self.device).state_dict(), part)
+                first.load_state_dict(torch.load(weights, weights_only=True))
+                return first
+            last = epoch * make_batches(settings, len(data)).per_epoch
+            result = train(settings, self.folder, stop_after=last, data=(data, None), device=self.device, quiet=True)
+        return opened(result.model)
+
+
+def _looked(
+    run: Run,
+    epoch: int,
+    views: int,
+    begin: int,
+    *,
+    images: int,
+    layers: Sequence[str] | None,
+    shared: Sequence[str],
+    fewer: Sequence[int] = (),
+    draw: int | None = None,
+) -> dict[str, Any]:
+    """One look, and what the encoder's representations are worth; BatchNorm that has counted nothing goes by the views."""
+    net, before = run.network(epoch), run.network(0)
+    worth = kept(run.folder / f"worth-{epoch}.json", partial(_worth, net, run))
+    x = population(run.settings, run.seed if draw is None else draw, images, views, begin).to(run.device)
+    if epoch == 0:
+        settle(net, x.flatten(0, 1))
+    there = layers_of(net)
+    first = {name: before.get_parameter(f"{name}.weight").detach() for name in there}
+    chosen = there if layers is None else [name for name in layers if name in there]
+    return look_at(net, x, first=first, layers=chosen, shared=shared, fewer=fewer) | worth
+
+
+def _worth(net: nn.Module, run: Run) -> dict[str, float]:
+    """k-NN accuracy on all test images and effective rank, of what the lower of the two parts of a network gives."""
+    found = report(net.get_submodule("0"), *load_data(run.settings), PIPELINES[run.settings.pipeline], run.device)
+    return {"knn": round(found.knn, 4), "rank": round(found.rank, 3)}
+
+
+def _small(seeds: Sequence[int]) -> dict[str, Any]:
+    """What layers see of their operators along four kinds of run: a quarter of an hour for three seeds."""
+    return run_values(seeds, root=parts_folder())
+
+
+def _full(seeds: Sequence[int]) -> dict[str, Any]:
+    """The same for a run of Table 2 at full width, on a GPU where there is one; a seed draws test images."""
+    here: dict[str, Any] = {"device": str(device_of(None)), "root": parts_folder()}
+    return run_values(seeds, names=tuple(RELEASED), changes=FULL, epochs=(0, 100), **DRAWN, **here)
+
+
+def _inspected(root: Path) -> dict[str, Any]:
+    """What ``sslbook inspect RUN cifar10 --views 16`` prints of layers of ``training-hundred``'s InfoNCE, and how they stand."""
+    run = Run(RUNS[0], 1, WORKING, "cpu", root)
+
+    def made() -> dict[str, Any]:
+        images, parts = datasets.subset(load_data(run.settings)[1], 32, 0), open_run(run.folder)
+        chosen = [name for name in LAYERS if name in layers_of(parts["net"])]
+        told = inspect_network(**parts, images=images, layers=chosen, views=16, loss="info_nce")
+        clear = [layer for layer in told.layers if layer.clear]
+        ahead = [layer.name for layer in clear if layer.ahead("low", "high")]
+        return {"lines": told.table().splitlines(), "clear": [layer.name for layer in clear], "ahead": ahead}
+
+    return kept(run.folder / "inspected.json", made)
+
+
+def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
+    """The same for the networks of ``training-hundred``, made first, at the same commit; with labels after 20 epochs.
+
+    There is one network of each kind, and a seed draws test images.
+    """
+    root = parts_folder()
+    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), **DRAWN, root=root)
+    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), **DRAWN, root=root)
+    return {**found, "runs": found["runs"] | told["runs"], "inspected": _inspected(root)}
+
+
+DRAWS = (1, 2, 3, 4, 5)
+"""Of test images."""
+STUDIES = {
+    "training-operator": Study(_small, (1, 2, 3, 4)),
+    "training-operator-full": Study(_full, DRAWS),
+    "training-opened": Study(_hundred, DRAWS),
+}

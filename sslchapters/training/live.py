@@ -1,0 +1,426 @@
+"""Short runs for the page: every kind of network on scikit-learn's digits, looked at on the way; nothing is downloaded.
+
+One step of one batch by two processes of this machine, beside the same step by one.  And views of photographs: one image after
+another by Pillow, what our batches are held against, and what one view gives away of another.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
+from torch.nn import functional as F
+
+from sslbook.images import datasets
+from sslbook.images.datasets import Dataset
+from sslbook.losses import pairs
+from sslbook.networks.siamese import Networks, Siamese, build
+from sslbook.training import augment, objectives
+from sslbook.training.augment import PIPELINES, Boxes, Pipeline, plain
+from sslbook.training.evaluate import knn_accuracy, likeness
+from sslbook.training.presets.sheets import run_of
+from sslbook.training.run import checkpoints, distributed
+from sslbook.training.run.data import make_batches
+from sslbook.training.run.settings import Settings
+from sslbook.training.run.trainer import train
+from sslchapters.records import recorded
+from sslchapters.sweep import Study
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+STEADY = ("schedule=constant", "evaluate=0")
+RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "SimCLR": ("digits-simclr-nce", STEADY),
+    "BYOL": ("digits-byol", STEADY),
+    "BYOL, no predictor": ("digits-byol", (*STEADY, "networks.predictor=0")),
+    "BYOL, no EMA, no stop-gradient": ("digits-byol", (*STEADY, "networks.target=none", "stop_gradient=false")),
+}
+"""What the page trains: the preset that each begins with, and what is changed in it."""
+
+
+class Look(NamedTuple):
+    """What is seen of a network on test images: see :class:`Course`."""
+
+    knn: float
+    likeness: float
+    embeddings: Tensor
+    features: Tensor
+    known: Tensor
+
+
+@dataclass(frozen=True)
+class Course:
+    """Runs of one kind, a column a seed, a row a look: after so many ``epochs``, the first before training.
+
+    loss: the last epoch's mean, of nothing before the first.  knn: accuracy in [0, 1].
+    likeness: mean cosine of two different test images' embeddings.
+    embeddings, features: ``(looks, N, D)`` and ``(looks, N, F)`` of the test images, by the first seed's network; known:
+    ``(looks, M, F)``, of the training images.
+    """
+
+    epochs: tuple[int, ...]
+    loss: Tensor
+    knn: Tensor
+    likeness: Tensor
+    embeddings: Tensor
+    features: Tensor
+    known: Tensor
+
+
+def settings_of(name: str, seed: int, epochs: int) -> Settings:
+    """The settings of one of :data:`RUNS`."""
+    preset, changes = RUNS[name]
+    return run_of(preset, seed=seed, epochs=epochs, changes=changes).settings
+
+
+def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
+    """Train one of :data:`RUNS` for each seed, stopping to look after every so many epochs, of which ``epochs`` is a multiple.
+
+    A stop is a checkpoint, and what follows a resumed run: the weights are those of a run that was never stopped.
+    """
+    looks = tuple(range(0, epochs + 1, every))
+    # One epoch more than is made, or the linear protocol would run at the end.
+    found = [_one(settings_of(name, seed, epochs + 1), looks) for seed in seeds]
+    loss = torch.tensor([[loss for loss, _ in rows] for rows in found], dtype=torch.float64).T
+    numbers = {
+        name: torch.tensor([[getattr(seen, name) for _, seen in rows] for rows in found], dtype=torch.float64).T
+        for name in ("knn", "likeness")
+    }
+    pictures = {
+        name: torch.stack([getattr(seen, name) for _, seen in found[0]]) for name in ("embeddings", "features", "known")
+    }
+    return Course(looks, loss, **numbers, **pictures)
+
+
+def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
+    """The record ``training-digits``: the page's run of SimCLR, eight epochs, for more seeds than a page has time for.
+
+    loss, knn, likeness: ``[seed][look]``, as :class:`Course` has them; the loss from the first epoch on.
+    """
+    found = course("SimCLR", seeds, epochs=8, every=2)
+    values = {name: getattr(found, name).T.tolist() for name in ("loss", "knn", "likeness")}
+    return {"epochs": list(found.epochs), **values, "loss": [row[1:] for row in values["loss"]]}
+
+
+def with_recorded_seeds(one: Course) -> Course:
+    """The same networks to look at, and the numbers of the record's seeds."""
+    record = recorded("training-digits")
+    knn, likeness = (torch.tensor(record[name], dtype=torch.float64).T for name in ("knn", "likeness"))
+    loss = torch.tensor([[float("nan"), *row] for row in record["loss"]], dtype=torch.float64).T
+    return replace(one, loss=loss, knn=knn, likeness=likeness)
+
+
+def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[float, Look]]:
+    known, asked = (datasets.load_dataset(settings.dataset, split) for split in ("train", "test"))
+    rows = [(float("nan"), look(build(settings.networks, settings.seed), settings, known, asked))]
+    steps = make_batches(settings, len(known)).per_epoch
+    with tempfile.TemporaryDirectory() as folder:
+        for epoch in looks[1:]:
+            stopped = train(
+                settings, Path(folder), stop_after=epoch * steps, data=(known, asked), device="cpu", quiet=True
+            )
+            rows.append((stopped.rows[-1]["loss"], look(stopped.model, settings, known, asked)))
+    return rows
+
+
+@torch.no_grad()
+def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> Look:
+    """The model as it is now, in evaluation mode; its own mode is put back."""
+    pipeline, mode = PIPELINES[settings.pipeline], model.training
+    model.eval()
+    ours, theirs = (model.features(plain(part.pixels, pipeline)) for part in (asked, known))
+    embeddings = F.normalize(model.projector(ours), dim=1)
+    model.train(mode)
+    accuracy = knn_accuracy(theirs, known.labels, ours, asked.labels)
+    return Look(accuracy, float(likeness(embeddings)), embeddings, ours, theirs)
+
+
+def resumed_apart(seed: int) -> dict[str, float]:
+    """Largest difference of a weight between a run and the same run stopped in the middle of an epoch and gone on with.
+
+    "resumed": from its checkpoint.  "broken: momentum lost": from the checkpoint without what the optimiser remembers.
+    """
+    settings = replace(settings_of("BYOL", seed, epochs=2), drop_last=True)
+    data = (datasets.subset(datasets.load_dataset("digits", "train"), 256), datasets.load_dataset("digits", "test"))
+    ends = {}
+    with tempfile.TemporaryDirectory() as root:
+        for name in ("whole", "resumed", "broken: momentum lost"):
+            folder = Path(root) / name.partition(":")[0]
+            if name != "whole":
+                train(settings, folder, stop_after=2, data=data, device="cpu", quiet=True)
+            if name.startswith("broken"):
+                content = checkpoints.latest(folder, lambda text: None)
+                assert content is not None
+                content["optimizer"]["state"] = {}
+                checkpoints.save(folder, content["step"], content)
+            ends[name] = train(settings, folder, data=data, device="cpu", quiet=True).model.state_dict()
+    whole = ends.pop("whole")
+    return {
+        name: max(float((weights.double() - whole[key].double()).abs().max()) for key, weights in end.items())
+        for name, end in ends.items()
+    }
+
+
+# -- two processes ----------------------------------------------------------------------------------------------------
+
+NETWORKS = Networks(width=4, projector_hidden=16, projector_out=8)
+BATCH = 16
+BROKEN = ("BatchNorm apart", "gather without gradient")
+
+
+def gradient(seed: int, broken: str = "") -> Tensor:
+    """The gradient of InfoNCE by all weights, float64 ``(P,)``, from this process's part of the batch, averaged over processes.
+
+    broken: one of :data:`BROKEN`, the two mistakes that are easily made.
+    """
+    model = build(NETWORKS, seed).double()
+    if broken != "BatchNorm apart":
+        distributed.share_batchnorm(model)
+    draw = torch.Generator().manual_seed(seed)
+    views = torch.randn(2, BATCH, 3, 16, 16, generator=draw, dtype=torch.float64)[:, distributed.own_rows(BATCH)]
+    outputs = model(views[0], views[1])
+    if broken == "gather without gradient":
+        loss = _one_sided(outputs.z1, outputs.z2)
+    else:
+        loss = objectives.objective("info_nce")(distributed.gather_outputs(outputs))
+    loss.backward()
+    distributed.average_gradients(model.learning())
+    return torch.cat([weights.grad.flatten() for weights in model.learning() if weights.grad is not None])
+
+
+def _one_sided(z1: Tensor, z2: Tensor) -> Tensor:
+    """The mistake: the other process's rows come as constants."""
+    whole = []
+    for z in (z1, z2):
+        everything = distributed.gather(z.detach())
+        rows = distributed.own_rows(len(everything))
+        whole.append(torch.cat([everything[: rows.start], z, everything[rows.stop :]]))
+    return pairs.contrastive(whole[0], whole[1], "info_nce", temperature=0.5)
+
+
+def by_processes(seed: int) -> dict[str, Tensor]:
+    """Gradients by two processes over gloo: under "", right, and under each of :data:`BROKEN`."""
+    processes = 2
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        spawn(_worker, (processes, port, folder, seed), nprocs=processes)
+        found: dict[str, Tensor] = torch.load(Path(folder) / "found.pt", weights_only=True)
+    return found
+
+
+def _worker(rank: int, world: int, port: int, folder: str, seed: int) -> None:
+    torch.set_num_threads(1)
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
+    distributed.join("cpu")
+    found = {broken: gradient(seed, broken) for broken in ("", *BROKEN)}
+    if rank == 0:
+        torch.save(found, Path(folder) / "found.pt")
+    distributed.leave()
+
+
+STUDIES = {"training-digits": Study(_simclr_values, tuple(range(8)))}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Views of photographs
+
+
+class Choice(NamedTuple):
+    """What one image undergoes.  box: top, left, height, width; order: of the four jitters, empty for none."""
+
+    box: tuple[int, int, int, int]
+    mirror: bool
+    order: tuple[int, ...]
+    factors: tuple[float, float, float, float]
+    grey: bool
+
+
+def pillow_view(image: Image.Image, choice: Choice, size: int) -> Image.Image:
+    """One view of one image, by Pillow's own operations on bytes."""
+    from PIL import Image
+
+    top, left, height, width = choice.box
+    view = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
+    if choice.mirror:
+        view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    for kind in choice.order:
+        view = pillow_jitter(view, kind, choice.factors[kind])
+    if choice.grey:
+        grey = view.convert("L")
+        view = Image.merge("RGB", (grey, grey, grey))
+    return view
+
+
+def pillow_jitter(image: Image.Image, kind: int, factor: float) -> Image.Image:
+    """Brightness, contrast or saturation by ImageEnhance; hue by adding to the byte of it, as torchvision does."""
+    from PIL import Image, ImageEnhance
+
+    if kind < 3:
+        enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[kind]
+        return enhance(image).enhance(factor)
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.asarray(hue) + np.uint8(int(factor * 255) % 256)
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+# -- a batch beside it --------------------------------------------------------------------------------------------------
+
+
+def photographs(count: int, side: int, seed: int = 0) -> Tensor:
+    """Windows of the two photographs that scikit-learn ships, uint8 ``(count, 3, side, side)``, drawn by ``seed``."""
+    from sklearn.datasets import load_sample_images
+
+    whole = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
+    windows = whole.unfold(2, side, side // 2).unfold(3, side, side // 2).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+    return windows[torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))[:count]].contiguous()
+
+
+def _boxes_of(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Boxes:
+    """The boxes that :func:`sslbook.training.augment.apply` cuts for the same draws."""
+    return augment.boxes(numbers[:, : augment.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
+
+
+def choices(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> list[Choice]:
+    """What the draws ``(B, NUMBERS)`` say of each image, as Pillow is told it."""
+    box = torch.stack(_boxes_of(numbers, pipeline, height, width), 1).int().tolist()
+    part = numbers[:, augment.JITTER]
+    order, factors = augment.order_of(part), augment.factors_of(part, pipeline.jitter, pipeline.jitter_probability)
+    jittered = part[:, 0] < pipeline.jitter_probability
+    return [
+        Choice(
+            box=tuple(box[i]),
+            mirror=bool(numbers[i, augment.FLIP] < pipeline.flip),
+            order=tuple(k for k in augment.ORDERS[int(order[i])] if pipeline.jitter[k]) if jittered[i] else (),
+            factors=tuple(factors[i].tolist()),
+            grey=bool(numbers[i, augment.GREY] < pipeline.grey),
+        )
+        for i in range(len(numbers))
+    ]
+
+
+def pillow_views(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
+    """Levels ``(B, 3, size, size)``: crop, mirror, jitter, grey, one image after another; no blur, no mean and deviation."""
+    from PIL import Image
+
+    views = [
+        np.array(pillow_view(Image.fromarray(image.permute(1, 2, 0).numpy()), choice, pipeline.size))
+        for image, choice in zip(pixels, choices(numbers, pipeline, *pixels.shape[2:]), strict=True)
+    ]
+    return torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).float()
+
+
+def _grid_sampled(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
+    """The usual shortcut for a crop, levels ``(B, 3, size, size)``: the whole image, sampled at the box's points.
+
+    At the border of the box it takes in pixels from outside, and where it shrinks it leaves pixels out.
+    """
+    height, width = pixels.shape[2:]
+    box = _boxes_of(numbers, pipeline, height, width)
+    places = (torch.arange(pipeline.size) + 0.5) / pipeline.size
+    rows = 2 * (box.top[:, None] + box.height[:, None] * places) / height - 1
+    columns = 2 * (box.left[:, None] + box.width[:, None] * places) / width - 1
+    grid = torch.stack(
+        [
+            columns[:, None].expand(-1, pipeline.size, -1),
+            rows[:, :, None].expand(-1, -1, pipeline.size),
+        ],
+        dim=3,
+    )
+    return F.grid_sample(pixels.float(), grid.float(), mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def gaps(pipeline: Pipeline, count: int, seed: int) -> dict[str, float]:
+    """How far views of so many photographs lie from Pillow's, in levels of 255, by what is compared.
+
+    At the worst pixel, "crop": the crop alone; "grid": sampled at the box's points instead.  In the mean over the worst image,
+    "view": the whole of it; "one hue": without a turn of the hue; "one order": with one order of the jitters for the batch.
+    """
+    pixels, numbers = photographs(count, pipeline.size), augment.draws(count, seed, 0, 0)
+    crop = replace(pipeline, flip=0.0, jitter=(0.0, 0.0, 0.0, 0.0), grey=0.0)
+    steady = replace(pipeline, jitter=(*pipeline.jitter[:3], 0.0))
+    one_order = numbers.clone()
+    one_order[:, augment.JITTER.start + 1] = numbers[0, augment.JITTER.start + 1]
+    cut, view, unturned = (pillow_views(pixels, part, numbers) for part in (crop, pipeline, steady))
+
+    def apart(part: Pipeline, theirs: Tensor, draws: Tensor) -> Tensor:
+        return (255 * augment.apply(pixels, part, draws) - theirs).abs()
+
+    return {
+        "crop": float(apart(crop, cut, numbers).amax()),
+        "grid": float((_grid_sampled(pixels, crop, numbers) - cut).abs().amax()),
+        "view": float(apart(pipeline, view, numbers).mean((1, 2, 3)).amax()),
+        "one hue": float(apart(steady, unturned, numbers).mean((1, 2, 3)).amax()),
+        "one order": float(apart(pipeline, view, one_order).mean((1, 2, 3)).amax()),
+    }
+
+
+# -- what a view gives away -------------------------------------------------------------------------------------------
+
+BARE = replace(augment.PIPELINES["stl10"], size=48, jitter=(0.0,) * 4, jitter_probability=1.0, grey=0.0, blur=0.0)
+"""Crop and mirror image alone, of the papers' views for STL-10, smaller."""
+FULL = augment.PIPELINES["stl10"].jitter
+FAINT = 1e-3
+"""Of a level of one, added to mean slopes, so that a flat view has a number too."""
+
+
+def jittered(strength: float) -> Pipeline:
+    """:data:`BARE` with so many times the papers' strengths of brightness, contrast, saturation and hue, for every image."""
+    first, second, third, hue = (strength * full for full in FULL)
+    return replace(BARE, jitter=(first, second, third, hue))
+
+
+def redness(views: Tensor) -> Tensor:
+    """Red's share of a view's light, ``(N, 3, H, W)`` to ``(N,)``: a third of a grey view's."""
+    light = views.mean((2, 3))
+    return light[:, 0] / light.sum(1)
+
+
+def edges(views: Tensor) -> Tensor:
+    """Logarithm of the mean slope across a grey view over that down it, ``(N, 3, H, W)`` to ``(N,)``: above 0, upright edges."""
+    grey = views.mean(1)
+    across, down = grey.diff(dim=2).abs().mean((1, 2)), grey.diff(dim=1).abs().mean((1, 2))
+    return ((across + FAINT) / (down + FAINT)).log()
+
+
+def drawn(images: Tensor, pipeline: Pipeline, views: int = 8, seed: int = 0) -> list[Tensor]:
+    """So many views of each image, each ``(N, 3, S, S)``."""
+    return [augment.random_view(images, pipeline, seed=seed, view=view) for view in range(views)]
+
+
+def agreement(views: Sequence[Tensor], number: Callable[[Tensor], Tensor]) -> float:
+    """Correlation over images of a number of one view with that of another, in the mean over pairs of views."""
+    found = np.corrcoef(np.stack([number(view).double().numpy() for view in views]))
+    count = len(found)
+    return float((found.sum() - count) / (count * (count - 1)))
+
+
+def shares(strengths: Sequence[float], images: Tensor) -> dict[str, list[float]]:
+    """:func:`agreement` of :func:`redness` and of :func:`edges` at each strength."""
+    walls = [drawn(images, jittered(strength)) for strength in strengths]
+    return {
+        "colour": [agreement(views, redness) for views in walls],
+        "edges": [agreement(views, edges) for views in walls],
+    }
+
+
+def alone(images: Tensor, seed: int = 0) -> dict[str, float]:
+    """:func:`agreement` of colour under one ingredient at its full strength, by its name; grey for one view in five."""
+    names = ("brightness", "contrast", "saturation", "hue")
+    first, second, third, hue = FULL
+    rows = ((first, 0.0, 0.0, 0.0), (0.0, second, 0.0, 0.0), (0.0, 0.0, third, 0.0), (0.0, 0.0, 0.0, hue))
+    each = {name: replace(BARE, jitter=row) for name, row in zip(names, rows, strict=True)}
+    each["grey"] = replace(BARE, grey=0.2)
+    return {name: agreement(drawn(images, pipeline, seed=seed), redness) for name, pipeline in each.items()}

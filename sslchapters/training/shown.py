@@ -1,0 +1,124 @@
+"""The chapter's tables as HTML with header cells, and its drawings of views and of a ResNet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+from IPython.display import HTML
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from torch import Tensor
+
+from sslbook.training.augment import Pipeline
+from sslchapters.tables import as_html
+from sslchapters.training.full_runs import cells, owed
+from sslchapters.training.live import drawn
+from sslchapters.training.records import COURSES, last, span
+
+WIDTH = 5.8
+"""Of a figure of the book, in inches."""
+
+STAGES = ((64, 32), (128, 16), (256, 8), (512, 4))
+"""Channels, and the side of the picture, of the four stages of a ResNet-18 of width 64 on images of 32 by 32."""
+
+
+def table(caption: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]]) -> HTML:
+    """A row a name; the first of ``heads`` stands above the names."""
+    return HTML(as_html(caption, heads, [(name, *row) for name, row in rows.items()]))
+
+
+def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | None = None) -> HTML:
+    """A line a run, of a record's or those with ``names``: k-NN and linear accuracy at the end, mean and
+    deviation over seeds if there are several, mean rank, and mean span."""
+
+    def percent(name: str, measure: str) -> str:
+        numbers = 100 * last(values, name, measure)
+        spread = f" ±\N{NO-BREAK SPACE}{numbers.std(ddof=1):.1f}" if len(numbers) > 1 else ""
+        return f"{numbers.mean():.1f}{spread}"
+
+    rows = {
+        COURSES[name].label: (
+            percent(name, "knn"),
+            percent(name, "linear"),
+            f"{last(values, name, 'rank').mean():.1f}",
+            *([f"{span(values, name).mean():.1f}"] if "axes" in found else []),
+        )
+        for name, found in ((name, values["last"][name]) for name in names or values["last"])
+    }
+    heads = ("trained with", "k-NN, %", "linear, %", "rank", "span")
+    return table(caption, heads[: 1 + len(next(iter(rows.values())))], rows)
+
+
+def printed(name: str, seeds: Sequence[int], folder: Path) -> HTML:
+    """A printed table: the paper's number in each cell, and after a bar ours, where its runs are made; one row stands upright."""
+    (_, *columns), lines = cells(name, seeds, folder)
+    rows = {first: tuple(cell.removesuffix(" | –") for cell in made) for first, *made in lines}
+    if len(rows) == 1:
+        (only,) = rows.values()
+        columns, rows = ["%"], {column: (cell,) for column, cell in zip(columns, only, strict=True)}
+    return table(f"{name}: accuracy in percent, as printed; after a bar ours, where it is made", ("", *columns), rows)
+
+
+def debts(names: Sequence[str], seeds: Sequence[int], folder: Path) -> HTML:
+    """A line a printed table: how many of its runs wait, and for how many hours."""
+    found = [owed(name, seeds, folder) for name in names]
+    rows = {debt.table: (f"{debt.runs - debt.finished} of {debt.runs}", f"{debt.hours:.1f}") for debt in found}
+    return table(
+        "Runs that wait, with five seeds, and the estimated hours on one H200", ("table", "runs", "hours"), rows
+    )
+
+
+def resnet(fig: Figure, ax: Any) -> Figure:
+    """Stem, stages of two blocks each, mean and projector, from left to right: heights follow the side of the picture."""
+    ink, soft = "#272727", "#c9d8e6"
+    place, middle = 0.0, 0.0
+    parts: list[tuple[float, float, str, str]] = [(0.5, 1.5, "image", "3"), (0.25, 1.5, "stem", str(STAGES[0][0]))]
+    parts += [(1.1, 0.5 + side / STAGES[0][1], "", str(channels)) for channels, side in STAGES]
+    parts += [(0.25, 0.5, "mean", str(STAGES[-1][0])), (0.45, 0.4, "head", "128")]
+    for number, (wide, high, name, below) in enumerate(parts):
+        _part(ax, (place, middle), (wide, high), ink, soft, blocks=2 <= number < 2 + len(STAGES))
+        stage = f"stage {number - 1}" if 2 <= number < 2 + len(STAGES) else name
+        ax.text(place + wide / 2, 1.15, stage, ha="center", fontsize=12)
+        ax.text(place + wide / 2, -1.05, below, ha="center", fontsize=12)
+        place += wide + (0.3 if 2 <= number < 1 + len(STAGES) else 0.55)
+    ax.set(xlim=(-0.25, place - 0.3), ylim=(-1.2, 1.4))
+    ax.axis("off")
+    return fig
+
+
+def _part(ax: Any, at: tuple[float, float], size: tuple[float, float], ink: str, soft: str, *, blocks: bool) -> None:
+    """One box, or the two blocks of a stage, each with the sum that leads around it."""
+    (x, y), (wide, high) = at, size
+    each = (wide - 0.15) / 2 if blocks else wide
+    for left in (x, x + each + 0.15) if blocks else (x,):
+        ax.add_patch(Rectangle((left, y - high / 2), each, high, facecolor=soft, edgecolor=ink, lw=1))
+        if blocks:
+            ax.plot([left + each / 2] * 2, [y - high / 2, y + high / 2], color=ink, lw=0.8)
+            start, end = (left - 0.06, y + high / 2), (left + each + 0.06, y + high / 2)
+            ax.add_patch(
+                FancyArrowPatch(
+                    start, end, connectionstyle="arc3,rad=-0.6", arrowstyle="-|>", mutation_scale=8, color=ink
+                )
+            )
+
+
+def wall(images: Tensor, pipeline: Pipeline, views: int = 5) -> Figure:
+    """A row an image: the image, a gap, and so many of its views, edge to edge."""
+    rows = [images.float() / 255, *(view.clamp(0, 1) for view in drawn(images, pipeline, views))]
+    widths = [1.0, 0.08, *[1.0] * views]
+    size = (WIDTH, WIDTH * len(images) / sum(widths))
+    fig, axes = plt.subplots(
+        len(images), len(widths), figsize=size, layout="none", gridspec_kw={"width_ratios": widths}
+    )
+    fig.subplots_adjust(0.005, 0.01, 0.995, 0.99, wspace=0.03, hspace=0.03)
+    for i, line in enumerate(axes):
+        line[1].set_visible(False)
+        for ax, pictures in zip((line[0], *line[2:]), rows, strict=True):
+            ax.imshow(pictures[i].permute(1, 2, 0), aspect="auto")
+            ax.set(xticks=[], yticks=[])
+            ax.grid(visible=False)
+            ax.spines[:].set_visible(False)
+    return fig

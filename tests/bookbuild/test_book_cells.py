@@ -1,0 +1,235 @@
+"""What cells become on a page: figures with captions, and checks behind a bar that a keyboard and a link of the ledger reach."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+from conftest import number
+from docutils import nodes
+from docutils.utils import new_document
+from myst_nb.sphinx_ import HideCodeCellNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from PIL import Image
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+from bookbuild.cells import fold_checks, fold_code, summary
+from sslchapters.plots import _slider_html
+from sslchapters.values import badge
+
+CONF = """
+extensions = ["myst_nb"]
+numfig = True
+nb_execution_mode = "off"
+myst_enable_extensions = ["dollarmath"]
+
+def setup(app):
+    from bookbuild.cells import connect
+    connect(app)
+"""
+
+
+def png() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(out, "png")
+    return out.getvalue()
+
+
+SLIDER = _slider_html([png(), png()], texts=["0", "1"], alts=["none", "one"], label="steps", name="learning")
+
+
+def slider_cell() -> nbformat.NotebookNode:
+    return new_code_cell("slider(draw)", outputs=[new_output("display_data", data={"text/html": SLIDER})])
+
+
+def image_cell(**figure: str) -> nbformat.NotebookNode:
+    outputs = [
+        new_output("stream", name="stdout", text="drawn\n"),
+        new_output("display_data", data={"image/png": base64.b64encode(png()).decode()}),
+    ]
+    return new_code_cell("plot()", outputs=outputs, metadata={"mystnb": {"figure": figure}} if figure else {})
+
+
+def build(folder: Path, *cells: nbformat.NotebookNode) -> tuple[BeautifulSoup, str]:
+    """The page of a book of one notebook, and what Sphinx warned of."""
+    folder.joinpath("conf.py").write_text(CONF)
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[new_markdown_cell("# One"), *cells], metadata=kernel), folder / "index.ipynb"
+    )
+    warned = io.StringIO()
+    with patch_docutils(str(folder)), docutils_namespace():
+        app = Sphinx(
+            *map(str, (folder, folder, folder / "html", folder / "tree")),
+            "html",
+            status=None,
+            warning=warned,
+            freshenv=True,
+        )
+        app.build()
+    return BeautifulSoup((folder / "html/index.html").read_text(encoding="utf-8"), "html.parser"), warned.getvalue()
+
+
+def test_figures_and_tables_of_cells_have_numbers_and_their_own_captions(tmp_path: Path) -> None:
+    grid = '<table class="table"><tr><td>1</td></tr></table>'
+    inside = grid.replace("<tr>", "<caption>Inside &lt; 1</caption><tr>", 1)
+    tables = [
+        new_code_cell("show()", outputs=[new_output("display_data", data={"text/html": html, "text/plain": "1"})])
+        for html in (f"<p><em>Above</em></p>{grid}", inside)
+    ]
+    names = "fig-learning fig-old fig-drawn tab-above tab-inside".split()  # noqa: SIM905
+    page, warned = build(
+        tmp_path,
+        image_cell(caption="In the metadata.", name="fig-old"),
+        slider_cell(),
+        new_markdown_cell("(fig-learning)=\n*It learns* $x$.\nIn steps.\n\nText."),
+        image_cell(),
+        new_markdown_cell("(fig-drawn)=\nDrawn.\n\n## Two\n\n(tab-above)="),
+        tables[0],
+        new_markdown_cell("```{list-table} Listed\n:name: tab-listed\n* - 1\n```\n\n(tab-inside)="),
+        tables[1],
+        new_markdown_cell("See " + ", ".join(f"{{numref}}`{name}`" for name in names)),
+    )
+    assert warned == ""
+    assert "See Fig. 2, Fig. 1, Fig. 3, Table 1, Table 3" in page.text
+    said = {
+        one["id"]: one.figcaption.text.strip("¶\n")
+        for one in page.select("figure[id^=fig-], figure[id^=tab-]:has(table)")
+    }
+    assert said == {
+        "fig-old": "Fig. 1 In the metadata.",
+        "fig-learning": "Fig. 2 It learns \\(x\\).\nIn steps.",
+        "fig-drawn": "Fig. 3 Drawn.",
+        "tab-above": "Table 1 Above",
+        "tab-inside": "Table 3 Inside < 1",
+    }
+    assert page.select_one("#fig-learning #slider-learning")
+    assert "drawn" not in page.select_one("#fig-drawn").text
+    assert len(page.select("[id=fig-learning]")) == 1
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    late = new_markdown_cell("Text.\n\n(fig-learning)=\nA caption.")
+    none = new_markdown_cell("(fig-none)=\nA caption.\n\n(tab-none)=")
+    page, warned = build(tmp_path, slider_cell(), late, new_code_cell("1"), none, new_code_cell("2"))
+    for words in (
+        "a slider without a caption",
+        *(f"{name}: no code cell with" for name in ("fig-learning", "fig-none")),
+    ):
+        assert words in warned
+    assert "tab-none: the code cell below it shows no table" in warned
+    assert not page.select("figure[id]")
+
+
+def strip(name: str, id: str | None = "A-Thm3", **more: Any) -> str:
+    return badge(number(name, 2e-16, id=id, **{"below": 1e-14, **more}))
+
+
+def cell(*outputs: str, tags: tuple[str, ...] = ("hide-cell",), index: int = 4) -> nodes.container:
+    """A cell as MyST-NB makes it: the code, then what it printed, in one fold."""
+    source = nodes.container("", nodes.literal_block("", "claim(…)"), nb_element="cell_code_source")
+    said = (nodes.raw("", html, format="html") for html in outputs)
+    shown = nodes.container("", *said, nb_element="cell_code_output")
+    fold = HideCodeCellNode(prompt_show="Show", prompt_hide="Hide", classes=["above-input"])
+    fold += [source, *([shown] if outputs else [])]
+    return nodes.container("", fold, cell_index=index, classes=["cell", *(f"tag_{tag}" for tag in tags)])
+
+
+def page(*cells: nodes.Element) -> nodes.document:
+    tree = new_document("page")
+    tree += nodes.section("", nodes.title("", "One"), *cells)
+    return tree
+
+
+def html_of(tree: nodes.Node) -> str:
+    """The raw HTML of a tree with the code where it stands; enough to see what is before what."""
+    return "".join(
+        node.astext() if isinstance(node, nodes.raw) else f"<pre>{node.astext()}</pre>"
+        for node in tree.findall(lambda n: isinstance(n, (nodes.raw, nodes.literal_block)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "known"), [(None, "A-Thm3"), ("step by listing, <largest>", "step by listing, <largest>")]
+)
+def test_one_check_is_its_line_without_name_link_or_anchor(
+    what: str | None, known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSLBOOK_LEDGER", "ledger.html")
+    shown = summary([strip("thm3-gap", what=what)])
+    assert BeautifulSoup(shown, "html.parser").get_text(" ", strip=True) == f"✓ {known} =\xa02\xa0×\xa010⁻¹⁶ ≤\xa010⁻¹⁴"
+    assert not [part for part in ("<a ", "id=", "<code", "<div", "<details") if part in shown], "a summary is pressed"
+    assert shown.count('aria-label="check passed"') == 1
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"),
+    [
+        ([("a", "A-Thm3"), ("b", "A-Thm4"), ("c", None)], ["✓ A-Thm3", "✓ A-Thm4", "✓ c"]),
+        ([("a", "B-Thm8"), ("b", "A-Thm3"), ("c", "A-Thm3"), ("d", None)], ["✓ 4 checks: A-Thm3, B-Thm8"]),
+        ([(name, None) for name in "abcd"], ["✓ 4 checks"]),
+        ([], []),
+    ],
+)
+def test_up_to_three_checks_have_a_line_each(checks: list[tuple[str, str | None]], said: list[str]) -> None:
+    lines = BeautifulSoup(summary([strip(name, id) for name, id in checks]), "html.parser")
+    shown = [line.get_text(" ", strip=True).partition(" =")[0] for line in lines.select(".sslbook-proved-check")]
+    assert shown == said
+    assert bool(lines.select(".sslbook-proved-quiet")) == (not checks)
+
+
+def test_behind_the_bar_stand_the_checks_then_the_code() -> None:
+    tree = page(cell(strip("a", rejects={"sign": 1.0}), "<p>a table</p>"))
+    fold_checks(tree)
+    html = html_of(tree)
+    parts = ['<details class="sslbook-proved"><summary>', 'id="check-a"', "a table", "<pre>claim(…)</pre>"]
+    places = [*map(html.index, parts), html.rindex("</details>")]
+    assert places == sorted(places)
+    assert '<details open class="sslbook-check-rejects">' in html, "who opened the bar wants all of it"
+    assert html.count("<details") == html.count("</details>") == 2
+    assert not list(tree.findall(HideCodeCellNode)), "one thing to press, not two"
+
+
+def test_neighbours_share_a_bar() -> None:
+    tree = page(
+        cell(strip("a")), cell("<p>a table</p>"), cell(strip("b")), nodes.paragraph("", "text"), cell(strip("c"))
+    )
+    fold_checks(tree)
+    first, second = html_of(tree).split('<details class="sslbook-proved">')[1:]
+    assert first.index('id="check-a"') < first.index("a table") < first.index('id="check-b"')
+    assert (first.count("<pre>claim(…)</pre>"), second.count("<pre>claim(…)</pre>")) == (3, 1)
+    assert 'id="check-c"' in second
+
+
+def test_other_cells_stay_as_they_are() -> None:
+    tree = page(cell(strip("a"), tags=("hide-input",)), nodes.container("", cell_index=5, classes=["tag_hide-cell"]))
+    before = tree.pformat()
+    fold_checks(tree)
+    assert tree.pformat() == before
+
+
+def test_code_that_shows_nothing_is_folded_with_the_next() -> None:
+    def code(words: str, *shown: nodes.Node, tag: str = "hide-input") -> nodes.container:
+        fold = HideCodeCellNode(prompt_show="Show", prompt_hide="Hide", classes=["above-input"])
+        fold += nodes.container("", nodes.literal_block("", words))
+        return nodes.container("", fold, *shown, cell_index=1, classes=["cell", f"tag_{tag}"])
+
+    drawn = nodes.container("", nodes.paragraph("", "drawn"))
+    tree = page(
+        code("one"),
+        code("two"),
+        code("three", drawn),
+        code("four"),
+        nodes.paragraph(),
+        code("five"),
+        code("six", tag="no"),
+    )
+    fold_code(tree)
+    bars = [" ".join(block.astext() for block in bar) for bar in tree.findall(HideCodeCellNode)]
+    assert bars == ["one two three", "four", "five", "six"]

@@ -1,0 +1,123 @@
+"""The page about the library, with an example for every promised name; and below each statement its function and its verdict."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+
+import sslbook
+from bookbuild.layout import find_book
+from bookbuild.ledger import CODE, page, stated
+from bookbuild.sphinx_ext import annotate, edited, exists, functions, offered
+from sslbook.exports import homes
+from sslchapters.ledger import Claim, read_claims
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "chapters" / "library.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+NAMES = sorted(homes(Path(sslbook.__file__).with_suffix(".pyi")))
+STATEMENT = re.compile(r"\{prf:(theorem|lemma|corollary|proposition|definition)\}(.*)\n:label: (\S+)")
+CLAIM = re.compile(r"[ABC]-\w")
+
+
+def test_each_promised_name_stands_on_the_page_once() -> None:
+    assert sorted(re.findall(r"^\.\. auto\w+:: sslbook\.(\w+)$", PAGE, re.MULTILINE)) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_promised_name_has_an_example_in_its_section(name: str) -> None:
+    sections = [section for section in PAGE.split("\n## ") if f":: sslbook.{name}\n" in section]
+    assert len(sections) == 1
+    assert re.search(rf"(?:>>>|\.\.\.) .*\bsslbook\.{name}\b", sections[0])
+    assert re.search(r"\{(prf:)?ref\}", sections[0]), "a section links to those that derive what is in it"
+
+
+def test_the_examples_run() -> None:
+    assert len(BLOCKS) > 5
+    test = doctest.DocTestParser().get_doctest("\n".join(BLOCKS), {}, "library.md", "chapters/library.md", 0)
+    said: list[str] = []
+    result = doctest.DocTestRunner().run(test, out=said.append)
+    assert result.attempted > 40
+    assert result.failed == 0, "".join(said)
+
+
+def labels() -> set[str]:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "chapters").glob("*.md")]
+    return {label for text in texts for _, _, label in STATEMENT.findall(text)}
+
+
+@pytest.mark.parametrize("label", functions())
+def test_a_statements_functions_are_promised(label: str) -> None:
+    assert label in labels()
+    assert functions()[label] <= offered().keys()
+
+
+def test_what_is_not_there_is_seen() -> None:
+    assert exists("sslbook.operator.covariance.CovarianceOperator.trace")
+    assert exists("sslbook.images.enumerated.Images.pixels"), "a field that has no default"
+    assert not exists("sslbook.images.enumerated.Images.pixel")
+    assert not exists("sslbook.operator.covariance.covariance")
+    assert not exists("sslbook.no_such_module.f")
+
+
+def box(title: str, label: str) -> nodes.admonition:
+    content = nodes.section("", nodes.paragraph("", "A statement."))
+    return nodes.admonition("", nodes.title("", title), content, label=label)
+
+
+def test_below_a_statement_stand_its_function_and_its_verdict() -> None:
+    claims = {
+        "B-F1": Claim("B-F1", "B", "a statement", "hltm", "I", "fails as stated", errata="errata-x"),
+        "B-F2": Claim("B-F2", "B", "a statement", "hltm", "I", "holds with the correction"),
+        "B-F3": Claim("B-F3", "B", "a statement", "hltm", "I", "holds"),
+    }
+    tree = nodes.section(
+        "",
+        box("(Units · B-F1 and B-F2)", "thm-lucky"),
+        box("(Fails · B-F1)", "thm-fails"),
+        box("(Holds · B-F3)", "thm-holds"),
+        box("", "thm-weighted"),
+        box("", "thm-of-mine"),
+    )
+    annotate(tree, functions(), claims)
+    both, fails, holds, weighted, mine = (
+        [p.astext() for p in one.findall(nodes.paragraph)][1:] for one in tree.children
+    )
+    assert both == ["The paper's claims: B-F1 fails as stated (errata); B-F2 holds as corrected here; our claim holds."]
+    assert fails == ["The paper's claim B-F1 fails as stated (errata); our claim holds."]
+    assert holds == ["The paper's claim B-F3 holds."]
+    assert weighted == ["In the library: covariance_operator."], "a promised name needs no more than itself"
+    assert mine == []
+    targets = [link["reftarget"] for link in tree.findall(pending_xref)]
+    theirs = ["ledger-b-f1", "errata-x", "ledger-b-f2", "ledger-b-f1", "errata-x", "ledger-b-f3"]
+    assert targets == [*theirs, "sslbook.operator.covariance.covariance_operator"]
+
+
+def test_every_code_in_a_title_is_a_claim_and_the_ledger_names_its_box() -> None:
+    book = find_book(ROOT)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(book.chapters.glob("*.md"))]
+    boxes, ledger = stated(texts), page(book)
+    titles = "\n".join(re.findall(r"^`{3,}\{prf:\w+\} (.*)$", "\n".join(texts), re.MULTILINE))
+    assert set(CODE.findall(titles)) == set(boxes)
+    assert boxes.keys() <= {one.id for one in read_claims(book.claims)}
+    assert all(f"{{prf:ref}}`{label}`" in ledger for labels in boxes.values() for label in labels)
+    meanings = [line for line in ledger.splitlines() if line.startswith("- <span")]
+    for verdict in ("holds", "fails as stated", "open"):
+        (row,) = [line for line in meanings if f">{verdict}<" in line]
+        assert len(row.partition(": ")[2].split()) > 4, "the ledger says what a verdict means"
+
+
+def test_papers_are_cited_and_explained_arguments_stand_apart() -> None:
+    lines = ["Theorem 3 of [tian2020].", "views: of ``(N, V)``.  tau, beta: numbers.", "It says: nothing of net."]
+    assert [line for line in edited([*lines, "beta: again"], ["views", "tau", "beta", "net"]) if line] == [
+        "Theorem 3 of :cite:t:`tian2020`.",
+        "**views**: of ``(N, V)``.  ",
+        "**tau, beta**: numbers.",
+        "It says: nothing of net.",
+        "**beta**: again",
+    ]

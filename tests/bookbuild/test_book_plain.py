@@ -1,0 +1,192 @@
+"""From the page's HTML to Markdown: what stands in the book that ordinary HTML has not."""
+
+from __future__ import annotations
+
+import pytest
+from docutils import nodes
+
+from bookbuild.cells import PICTURE, SET_UP, move_set_up, open_with_picture
+from bookbuild.layout import Repository
+from bookbuild.notebooks import MARK, Links, mark_cells, pieces, without_marks
+
+LINKS = Links(["one", "two"])
+
+
+def plain(html: str, links: Links = LINKS) -> str:
+    (piece,) = pieces(f'<{MARK} data-cell="0"></{MARK}>{html}', links)
+    return piece.text
+
+
+MATH = '<span class="math notranslate nohighlight">\\(a_1 |b|\\)</span>'
+DISPLAY = """<div class="math notranslate nohighlight" id="equation-eq">
+<span class="eqno">(2.1)<a class="headerlink" href="#equation-eq" title="Link">#</a></span>\\[
+a &lt; b
+\\]</div>"""
+
+
+@pytest.mark.parametrize(
+    ("html", "markdown"),
+    [
+        (
+            '<div class="math">\\[\\begin{split}\\begin{aligned}a\\\\b\\end{aligned}\\end{split}\\]</div>',
+            "$$\n\\begin{aligned}a\\\\b\\end{aligned}\n$$",
+        ),
+        (r'<div class="math">\[& a \\ & \qquad\quad + b\]</div>', "$$\n& a + b\n$$"),
+        (
+            '<div class="proof theorem admonition" id="thm"><p class="admonition-title"><span class="caption-number">'
+            f"Theorem 2.1 </span> (Name · A-Thm3)</p><section class='theorem-content'><p>Let {MATH}.</p>{DISPLAY}</section></div>",
+            '<a id="thm"></a>\n\n> **Theorem 2.1** (Name · A-Thm3)\n>\n> Let $a_1 |b|$.\n>\n'
+            '> <a id="equation-eq"></a>\n> $$ a < b \\tag{2.1} $$',
+        ),
+        (
+            '<div class="dropdown tip admonition"><p class="admonition-title">Hint</p><p>Add.</p></div>',
+            "<details>\n<summary>Hint</summary>\n\nAdd.\n\n</details>",
+        ),
+        (
+            f"<table><thead><tr><th>A</th></tr></thead><tbody><tr><td>{MATH}</td></tr></tbody></table>",
+            "| A |\n| --- |\n| $a_1 \\vert b\\vert $ |",
+        ),
+        ('<p><a class="reference internal" href="two.html#thm">Theorem 3</a></p>', "[Theorem 3](two.ipynb#thm)"),
+        ('<p><a class="reference internal" href="ledger.html">the ledger</a></p>', "the ledger"),
+        ('<h2><span class="section-number">2.1. </span>So<a class="headerlink" href="#so">#</a></h2>', "## 2.1. So"),
+        ("<p>a_b * c</p>", r"a\_b \* c"),
+        (
+            '<p>A.</p><table id="tab-a"><tbody><tr id="r"><td>B</td></tr></tbody></table>',
+            'A.\n\n<a id="tab-a"></a>\n\n|  |\n| --- |\n|<a id="r"></a> B |',
+        ),
+        ('<ul><li id="here">A</li></ul><div id="box"><p>B</p></div>', '- <a id="here"></a>A\n\n<a id="box"></a>\n\nB'),
+        (
+            '<div class="dropdown admonition" id="more"><p class="admonition-title">Hint</p><p>Add.</p></div>',
+            '<a id="more"></a>\n\n<details>\n<summary>Hint</summary>\n\nAdd.\n\n</details>',
+        ),
+        (
+            '<a href="#so">So</a><a href="#id1">1</a><section id="so"><span id="id1">1</span><span id="id2">2</span></section>',
+            '[So](#so)[1](#id1)\n\n<a id="so"></a>\n\n<a id="id1"></a>12',
+        ),
+    ],
+)
+def test_what_becomes_of(html: str, markdown: str) -> None:
+    assert plain(html) == markdown
+
+
+def test_links_lead_to_the_published_pages_where_there_are_any() -> None:
+    links = Links(["one"], Repository("https://github.com/Ada/book").site)
+    assert plain('<p><a href="ledger.html#x">the ledger</a></p>', links) == (
+        "[the ledger](https://ada.github.io/book/chapters/ledger.html#x)"
+    )
+
+
+CITED = (
+    '<p><span class="bibtex-citation">[<a href="intro.html#id8" title="A. Tian. Book. 2020.">Tian, 2020</a>]</span></p>'
+)
+
+
+def test_what_is_cited_stands_at_the_end() -> None:
+    text, references = pieces(f'<{MARK} data-cell="0"></{MARK}>{CITED}', LINKS)
+    assert text.text == "[[Tian, 2020](#ref-id8)]"
+    assert (references.kind, references.text) == (
+        "references",
+        '## References\n\n- <a id="ref-id8"></a>**Tian, 2020.** A. Tian. Book. 2020.',
+    )
+
+
+def test_pieces_are_cut_where_cells_and_sections_begin() -> None:
+    code = '<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>x\n</pre></div>\n</div></div>'
+    html = (
+        f'<section><{MARK} data-cell="0"></{MARK}><h1>One</h1><p>A <span class="pasted-text">4</span>.</p>'
+        f'<{MARK} data-cell="1"></{MARK}>{code}'
+        f'<{MARK} data-cell="2"></{MARK}><p>B.</p><section><h2>Two</h2><p>C.</p>'
+        f'<div class="solution dropdown admonition"><p class="admonition-title">Solution</p><p>D.</p>'
+        f'<{MARK} data-cell="3"></{MARK}>{code}</div><{MARK} data-cell="4"></{MARK}><p>E.</p></section></section>'
+    )
+    assert [(p.kind, p.cell, p.text, p.numbers, p.folded) for p in pieces(html, LINKS)] == [
+        ("text", 0, "# One\n\nA 4.", ("4",), False),
+        ("code", 1, "", (), False),
+        ("text", 2, "B.", (), False),
+        ("text", 2, "## Two\n\nC.", (), False),
+        ("solution", 2, "D.", (), False),
+        ("code", 3, "", (), True),
+        ("text", 4, "E.", (), False),
+    ]
+    assert MARK not in without_marks(html)
+
+
+def code_cell(index: int, *outputs: nodes.Node) -> nodes.container:
+    shown = nodes.container("", *outputs, nb_element="cell_code_output")
+    source = nodes.container("", nodes.literal_block("", f"cell {index}"), nb_element="cell_code_source")
+    return nodes.container("", source, *([shown] if outputs else []), cell_index=index)
+
+
+def at(node: nodes.Element, cell: int) -> nodes.Element:
+    node.line = 10000 * (cell + 1) + 1
+    return node
+
+
+def opening() -> nodes.document:
+    from docutils.utils import new_document
+
+    document = new_document("x")
+    slider = nodes.raw("", '<div class="sslbook-slider"></div>', format="html")
+    caption = at(nodes.caption("", "Its caption."), 5)
+    document += nodes.section(
+        "",
+        nodes.title("", "One"),
+        at(nodes.paragraph("", "What you will see."), 0),
+        code_cell(1),
+        code_cell(2),
+        at(nodes.paragraph("", "The picture."), 3),
+        code_cell(4, nodes.figure("", slider, caption, ids=["fig-one"])),
+        nodes.section("", nodes.title("", "Two"), at(nodes.paragraph("", "Text."), 5), code_cell(6)),
+    )
+    return document
+
+
+def test_a_chapter_opens_with_its_picture_and_one_bar() -> None:
+    document = opening()
+    open_with_picture(document)
+    assert document[0].astext().split("\n\n") == [
+        "One", "What you will see.", "The picture.", f'<{PICTURE} data-cell="4"></{PICTURE}>',
+        '<div class="sslbook-slider"></div>', "Its caption.", SET_UP[0], "cell 1", "cell 2", "cell 4", SET_UP[1],
+        "Two", "Text.", "cell 6",
+    ]  # fmt: skip
+    before = opening()
+    before[0].remove(before[0][5])  # without a picture the code alone is folded
+    open_with_picture(before)
+    assert before[0].astext().split("\n\n")[2:7] == [SET_UP[0], "cell 1", "cell 2", SET_UP[1], "The picture."]
+
+
+def test_a_page_has_its_set_up_at_its_foot() -> None:
+    page = f"<section><p>Picture</p>{SET_UP[0]}<pre>code</pre>{SET_UP[1]}<section>Text</section></section><p>End</p>"
+    assert move_set_up(page) == "<section><p>Picture</p><section>Text</section><pre>code</pre></section><p>End</p>"
+
+
+def test_every_cell_is_marked_once_and_in_its_place() -> None:
+    document = opening()
+    open_with_picture(document)
+    mark_cells(document)
+    told = document.astext()
+    marks = [f'<{MARK} data-cell="{cell}">' for cell in (0, 3, 1, 2, 4, 5, 6)]
+    places = []
+    for mark in marks:
+        places.append(told.index(mark, places[-1] + 1 if places else 0))
+    assert places == sorted(places)
+    assert told.count(f"<{MARK}") == len(marks)
+
+
+CAPTIONED = (
+    '<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>x\n</pre></div>\n</div>'
+    '<div class="cell_output"><figure id="fig-one"><img alt="x"><figcaption><p><span class="caption-number">Figure 1.1 </span>'
+    '<span class="caption-text">It <em>moves</em></span></p></figcaption></figure></div></div>'
+)
+
+
+def test_a_caption_stands_below_its_cell() -> None:
+    words = '<a id="fig-one"></a>**Figure 1.1** It *moves*'
+    after = f'<{MARK} data-cell="5"></{MARK}><p>More.</p>'
+    found = pieces(f'<{MARK} data-cell="4"></{MARK}>{CAPTIONED}{after}', LINKS)
+    assert [(p.kind, p.cell, p.text) for p in found] == [("code", 4, ""), ("caption", -1, words), ("text", 5, "More.")]
+    opening = f'<{PICTURE} data-cell="4"></{PICTURE}>'
+    assert [(p.kind, p.text) for p in pieces(opening + CAPTIONED + after, LINKS)] == [
+        ("picture", words),
+        ("text", "More."),
+    ]

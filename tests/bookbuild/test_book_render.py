@@ -1,0 +1,460 @@
+"""What is staged, what a failed build says, a small book rendered whole, what is wrong with built pages, and what they say."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from docutils import nodes
+from docutils.utils import new_document
+
+from bookbuild import render, sphinx_ext
+from bookbuild.cells import TIME
+from bookbuild.layout import Book, Repository, find_book
+from sslchapters.values import readable
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = """---
+jupytext:
+  text_representation: {extension: .md, format_name: myst, format_version: 0.13}
+kernelspec: {display_name: Python 3, language: python, name: python3}
+---
+
+"""
+CHAPTER = """# One
+
+```{prf:theorem} First
+:label: thm-first
+$x = x$
+```
+
+```{prf:lemma}
+:label: lem-second
+By {prf:ref}`thm-first`.
+```
+
+```{prf:proof}
+Clear.
+```
+
+```{prf:proof}
+Clear again.
+```
+
+$$ a = b $$ (eq-first)
+
+See {eq}`eq-first`, {prf:ref}`lem-second` and {cite}`tian2020`. It is ($x$) of the $k$-th $y$, or {glue:text}`gap:.1e`.
+The [errata](ledger.md) say so.
+
+It gains {interval}`rise:+.1f`, {least}`rise:.1f` or more; {most}`one.md::share:.0%` of them.
+
+| A | B | C | D |
+|---|---|---|---|
+| 1 | `torch.nn.Linear` | 3 | 4 |
+
+```{list-table} Small
+:name: tab-one
+* - 1
+```
+
+```{exercise}
+:label: ex-one
+See {numref}`tab-one`.
+```
+
+```{solution} ex-one
+One.
+```
+
+```{exercise}
+:label: ex-two
+Two.
+```
+
+```{solution} ex-two
+Two.
+```
+
+```{code-cell} ipython3
+:tags: [hide-input]
+print("hello")
+```
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A book of three pages with this book's own configuration."""
+    root = tmp_path / "book"
+    (root / "chapters/figures").mkdir(parents=True)
+    config = (ROOT / "_config.yml").read_text(encoding="utf-8")
+    assert config.count('  url: ""\n') == 1
+    (root / "_config.yml").write_text(
+        config.replace('  url: ""', "  url: https://github.com/Ada/book"), encoding="utf-8"
+    )
+    shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
+    (root / "chapters/figures/one.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", encoding="utf-8")
+    (root / "chapters/.hidden.txt").write_text("not for the page", encoding="utf-8")
+    part = {"caption": "Part", "numbered": True, "chapters": [{"file": "chapters/one"}, {"file": "chapters/ledger"}]}
+    toc = {"format": "jb-book", "root": "chapters/intro", "parts": [part]}
+    (root / "_toc.yml").write_text(yaml.safe_dump(toc), encoding="utf-8")
+    (root / "chapters/intro.md").write_text("# Intro\n\n```{bibliography}\n```\n", encoding="utf-8")
+    (root / "chapters/one.md").write_text(HEADER + CHAPTER, encoding="utf-8")
+    execute(root, CHAPTER)
+    return root
+
+
+GLUED = {"gap": -1.23e-15, "rise": 1.26, "rise-low": 0.4, "rise-high": 2.01, "rise-n": 5, "share": 0.271}
+
+
+def glued(name: str, value: float) -> nbformat.NotebookNode:
+    return nbformat.v4.new_output(
+        "display_data",
+        data={"application/papermill.record/text/plain": repr(value)},
+        metadata={"scrapbook": {"name": name, "mime_prefix": "application/papermill.record/"}},
+    )
+
+
+def execute(root: Path, chapter: str) -> None:
+    """Write the notebook that an execution of `chapter` would leave."""
+    import jupytext
+
+    notebook = jupytext.reads(HEADER + chapter, fmt="md:myst")
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [
+                nbformat.v4.new_output("stream", name="stdout", text="hello\n"),
+                *(glued(name, value) for name, value in GLUED.items()),
+            ]
+    (root / "executed").mkdir(exist_ok=True)
+    nbformat.write(notebook, root / "executed/one.ipynb")
+
+
+LEDGER = {"chapters/ledger": "# Ledger\n"}
+
+
+def stage(root: Path) -> Path:
+    return render.stage(root / "executed", root / "_build/stage", root=root, generated=LEDGER)
+
+
+def build(root: Path) -> Path:
+    return render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER)
+
+
+def test_a_chapter_that_failed_has_its_page_all_the_same(root: Path) -> None:
+    path = root / "executed/one.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    cell.outputs = [out for out in cell.outputs if out.get("metadata", {}).get("scrapbook", {}).get("name") != "gap"]
+    cell.outputs.append(nbformat.v4.new_output("error", ename="ValueError", evalue="no gap", traceback=["no gap here"]))
+    nbformat.write(notebook, path)
+    (root / "chapters/one.md").write_text(HEADER + CHAPTER + "\n{prf:ref}`nowhere`\n", encoding="utf-8")
+    notes = {"one": ("<p>failed at its top</p>", "<p>moved at its foot</p>")}
+    render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER, notes=notes, strict=False)
+    article = BeautifulSoup((root / "_build/html/chapters/one.html").read_text(encoding="utf-8"), "html.parser").article
+    text = article.get_text()
+    assert "the $k$-th $y$, or —." in text.replace("\\(", "$").replace("\\)", "$"), "what was not computed is a dash"
+    assert "no gap here" in text
+    assert article.h1.find_next_sibling("p").get_text() == "failed at its top"
+    assert article.find_all("p")[-1].get_text() == "moved at its foot"
+
+
+def test_stage_gathers_notebooks_pages_and_what_they_refer_to(root: Path) -> None:
+    (root / "_build/stage/chapters").mkdir(parents=True)
+    (root / "_build/stage/chapters/old.md").write_text("left by an earlier build", encoding="utf-8")
+    assert render.pages(root) == ["chapters/intro", "chapters/one", "chapters/ledger"], "in reading order"
+    folder = stage(root)
+    files = sorted(str(path.relative_to(folder / "chapters")) for path in folder.rglob("*/*") if path.is_file())
+    assert files == ["figures/one.svg", "intro.md", "ledger.md", "one.ipynb", "references.bib"]
+    log = f"\x1b[91m{folder}/chapters/one.ipynb:10001: WARNING: something\x1b[39;49;00m\n{folder}/_toc.yml:3: WARNING: plain\nok\n"
+    assert render.explain(log, folder).splitlines() == [
+        "  chapters/one.md, cell 1, near “# One”: WARNING: something",
+        "  _toc.yml:3: WARNING: plain",
+    ], "a warning quotes the line that it means"
+    (root / "executed/one.ipynb").unlink()
+    with pytest.raises(render.RenderError, match="not executed yet: one; run: sslbook execute one"):
+        stage(root)
+    (root / "chapters/intro.md").unlink()
+    with pytest.raises(render.RenderError, match=r"_toc.yml names pages that do not exist: chapters/intro.md"):
+        stage(root)
+
+
+@pytest.mark.slow
+def test_a_small_book_rendered_whole(root: Path) -> None:
+    index = build(root)
+    html = index.parent
+    assert index == root / "_build/html/index.html"
+    text = (html / "chapters/one.html").read_text(encoding="utf-8")
+    page = BeautifulSoup(text, "html.parser")
+
+    ids = [tag["id"] for tag in page.select("[id]")]
+    assert len(ids) == len(set(ids)) > 10, "boxes of a kind share none"
+    titles = [" ".join(title.text.split()) for title in page.select("div.proof .admonition-title")]
+    assert titles == ["Theorem 1.1 (First)", "Lemma 1.2"], "one counter for all statements, numbered by chapter"
+    assert page.select_one("div.proof.lemma a.reference").text == "Theorem 1.1"
+    assert page.select_one(".eqno").text.startswith("(1.1)")
+    assert page.select_one("a.reference[href='#equation-eq-first']").text == "(1.1)"
+    rise = "+1.3 (+0.4\u00a0to\u00a0+2.0, n\u00a0=\u00a05)"
+    pasted = [span.text for span in page.select("article span.pasted-text")]
+    assert pasted == ["−1.2\u00a0×\u00a010⁻¹⁵", rise, "1.2", "28%"]
+    held = [span.text for span in page.select("span.sslbook-nobreak")]
+    assert held == [r"(\(x\))", r"\(k\)-th", r"\(y\),"], "punctuation stays with its formula"
+    table = page.select_one("table.sslbook-stack")
+    assert [cell["data-label"] for cell in table.select("tbody td")] == list("ABCD")
+    assert table.select_one("code").decode_contents().count("<wbr/>") == 2
+    intro = BeautifulSoup((html / "chapters/intro.html").read_text(encoding="utf-8"), "html.parser")
+    assert intro.select_one("div.citation .label").text.strip("[]") == "Tian et al., 2020a"
+    assert all(len(entry.select("p a")) <= 1 for entry in intro.select("div.citation")), "one link for each"
+    assert intro.select_one("div.citation p a").text == "arXiv:2010.00578"
+    assert page.select_one("footer p.copyright").text == "© 2026 The sslbook authors · MIT licence"
+    licences = page.select_one("footer p.sslbook-licences a")["href"]
+    assert "SIL OPEN FONT LICENSE" in (html / "chapters" / licences).read_text(encoding="utf-8")
+    assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
+    assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
+
+    assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
+    for other in ("chapters/intro.html", "search.html"):
+        light = (html / other).read_text(encoding="utf-8")
+        assert "mathjax.js" not in light, "a page without a formula loads nothing for them"
+    assert b"# Project: What Survives Augmentation" in (html / "objects.inv").read_bytes()
+
+    offers = {link["download"]: link["href"] for link in page.select("a[download]")}
+    assert set(offers) == {"one.ipynb", "one.md"}
+    notebook = nbformat.read(html / "chapters" / offers["one.ipynb"], as_version=4)
+    nbformat.validate(notebook)
+    told = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert "> **Theorem 1.1** (First)\n>\n> $x = x$" in told
+    assert "By [Theorem 1.1](#thm-first)." in told
+    assert '<a id="tab-one"></a>' in told
+    assert "$$\na = b\n\\tag{1.1}\n$$" in told
+    assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
+    assert f"It gains {rise}, 1.2 or more; 28% of them." in told
+    install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
+    assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
+    buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
+    assert [button["href"].partition("?")[0] for button in buttons] == [
+        "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
+        "https://mybinder.org/v2/gh/Ada/book/notebooks",
+        "https://github.com/Ada/book/edit/main/chapters/one.md",
+        "https://github.com/Ada/book/issues/new",
+    ]
+    assert '"gap:.1e=-1.23e-15"' in beside.source
+    assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source
+    assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
+    assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))
+    assert (html / "chapters" / offers["one.md"]).read_text(encoding="utf-8") == HEADER + CHAPTER
+
+    # A page with a broken reference: refused, with its place; the good book stays.
+    execute(root, CHAPTER + "\nSee {prf:ref}`thm-nowhere`.\n")
+    with pytest.raises(render.RenderError, match=r"chapters/one\.md.*thm-nowhere"):
+        build(root)
+    execute(root, CHAPTER + "\nSo {interval}`gap:.1f` and {least}`gap`.\n")
+    with pytest.raises(render.RenderError, match=r"names 'gap-low', which chapters/one does not produce") as refused:
+        build(root)
+    assert "a bound needs one such as .1f" in str(refused.value)
+    assert (html / "chapters/one.html").read_text(encoding="utf-8") == text
+
+
+def test_two_sentences_keep_a_full_stop_each() -> None:
+    """The full stop after a number is a text of its own, equal to the one after a formula; only the latter moves."""
+    formula, tree = nodes.math("", "y"), new_document("page")
+    said = (nodes.strong("", "1.0"), nodes.Text("."), nodes.Text(" So is "), formula, nodes.Text("."))
+    tree += nodes.paragraph("", "", *said)
+    sphinx_ext._hold_punctuation(None, tree, "page")
+    assert tree.astext() == "1.0. So is y."
+    assert formula.parent.astext() == "y."
+
+
+PROSE = """
+The gap is {glue:text}`gap:.1e` of {glue:text}`n`, elsewhere {glue:text}`other.md::rate:.3f`.
+Again {glue:text}`gap:.2f`, {glue:text}`n:d`, {least}`rise:.1f` and {interval}`rise:+.1f`.
+
+<<"{glue:text}`cell`">>
+"""
+GAP = "1.2\u00a0×\u00a010⁻¹⁵"
+
+BUILT = """<html><head><link rel="stylesheet" href="../_static/style.css"><link rel="canonical" href="https://example.org/">
+<script src="../_static/script.js"></script></head><body>
+<nav><a href="#top">up</a><span class="pasted-text">9.9</span></nav>
+<article id="top"><h1>Good</h1>
+<p><span class="pasted-text">1.2\u00a0×\u00a010⁻¹⁵</span> of <span class="pasted-text">3</span>,
+<span class="pasted-text">0.667</span></p>
+<p><span class="pasted-text">0.00</span> <span class="pasted-text">3</span> <span class="pasted-text">1.2</span>
+<span class="pasted-text sslbook-interval">+1.3 (+0.4\u00a0to\u00a0+2.0, n\u00a0=\u00a05)</span></p>
+<a href="other.html#check-rate">a check</a> <a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a>
+<img src="data:image/png;base64,AA"> <a href="files/a%20b.txt">file</a>
+</article></body></html>
+"""
+OTHER = '<html><body><article><div id="check-rate"></div><a href="good.html">back</a></article></body></html>'
+
+
+RISE = {name: GLUED[name] for name in ("rise", "rise-low", "rise-high", "rise-n")}
+
+
+def notebook(**values: float) -> str:
+    cell = nbformat.v4.new_code_cell(outputs=[glued(name, value) for name, value in values.items()])
+    return nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
+
+
+@pytest.fixture
+def book(write_book) -> Book:
+    """A built book of two good pages."""
+    book = write_book(good=PROSE, other="<<1>>")
+    executed = book.executed("quick")
+    executed.mkdir(parents=True)
+    (executed / "good.ipynb").write_text(notebook(gap=1.23e-15, n=3, **RISE), encoding="utf-8")
+    (executed / "other.ipynb").write_text(notebook(rate=0.6666666), encoding="utf-8")
+    files = {
+        "chapters/good.html": BUILT,
+        "chapters/other.html": OTHER,
+        "chapters/files/a b.txt": "",
+        "_static/style.css": "body { background: url('image.png') }",
+        "_static/script.js": "",
+        "_static/template.html": '<a href="nowhere.html">not a page</a>',
+        "index.html": '<a href="chapters/good.html">open</a>',
+    }
+    for name, text in files.items():
+        path = book.html / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return book
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (GAP, "1.2e-15", f"chapters/good.html: the number {GAP} of its source is not in the page"),
+        (GAP, "1.3e-15", "chapters/good.html: it shows the number 1.3e-15, which its source does not paste"),
+        (
+            'of <span class="pasted-text">3</span>',
+            "of",
+            "chapters/good.html: the number 3 of its source is not in the page",
+        ),
+        ("other.html#check-rate", "other.html#check-rat", "names an anchor that other.html does not have"),
+        ("other.html#check-rate", "othr.html", "chapters/good.html: othr.html leads to no file"),
+        ("#top", "#bottom", "#bottom names an anchor that good.html does not have"),
+        ("files/a%20b.txt", "../../../data/claims.yml", "leads to no file of the book"),
+        ("files/a%20b.txt", "http://[", "http://[ is no address"),
+        ("<h1>", '<h1 id="top">', "chapters/good.html: the id 'top' occurs 2 times"),
+        ("../_static/script.js", "https://cdn.example/x.js", "loads https://cdn.example/x.js"),
+        ("data:image/png;base64,AA", "//cdn.example/x.png", "loads //cdn.example/x.png"),
+        ('rel="canonical"', 'rel="preconnect"', "loads https://example.org/"),
+        ("<h1>", '<h1 style="background: url(https://cdn.example/x)">', "loads https://cdn.example/x"),
+        ("<h1>", '<style>@import "//cdn.example/x.css";</style><h1>', "loads //cdn.example/x.css"),
+        ("<h1>", '<img srcset="../_static/script.js 1x, https://cdn.example/x 2x"><h1>', "loads https://cdn.example/x"),
+    ],
+)
+def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> None:
+    assert old in BUILT
+    (book.html / "chapters" / "good.html").write_text(BUILT.replace(old, new), encoding="utf-8")
+    found = render.problems(book, "quick")
+    assert any(message in problem for problem in found), found
+
+
+def test_a_link_of_a_notebook_that_leads_nowhere(book: Book) -> None:
+    """In its text or below its code; a bracket in a formula is no link."""
+    words = '[a](two.ipynb#tab) [b](#ref) [c](#tab-two) $K[f](x)$ <a id="ref"></a>'
+    shown = nbformat.v4.new_output("display_data", data={"text/html": '<a href="three.ipynb">c</a>'})
+    cells = [nbformat.v4.new_markdown_cell(words), nbformat.v4.new_code_cell(outputs=[shown])]
+    (book.html / "notebooks").mkdir()
+    for name, held in (("one", cells), ("two", [nbformat.v4.new_markdown_cell('<a id="tab"></a>')])):
+        nbformat.write(nbformat.v4.new_notebook(cells=held), book.html / f"notebooks/{name}.ipynb")
+    assert render.problems(book, "quick") == [
+        "notebooks/one.ipynb: #tab-two names an anchor that one.ipynb does not have",
+        "notebooks/one.ipynb: three.ipynb leads to no file of the book",
+    ]
+
+
+def test_a_number_that_is_not_produced(book: Book) -> None:
+    without = {name: value for name, value in RISE.items() if name != "rise-high"}
+    (book.executed("quick") / "good.ipynb").write_text(notebook(gap=1.23e-15, n=3, **without), encoding="utf-8")
+    (book.executed("quick") / "other.ipynb").write_text(notebook(ratio=0.6666666), encoding="utf-8")
+    found = " ".join(render.problems(book, "quick"))
+    assert "{interval} names 'rise-high', which good does not produce" in found
+    assert "names 'rate', which other does not produce" in found
+
+
+def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
+    assert render.problems(book, "quick") == []
+    (book.html / "_static/style.css").write_text("@font-face { src: url(https://fonts.example/a.woff2) }")
+    assert render.problems(book, "quick") == ["_static/style.css: loads https://fonts.example/a.woff2"]
+
+
+INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>First <span class="math">\(\beta\)</span>.</p>
+<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>import torch</pre></div></div></div>
+<section id="two"><h2>2.1. Two</h2><p>Second.</p>
+<div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.1</p>
+<section id="proof-content"><p>So <code>op</code>.</p><div class="math">\[\begin{split}a\end{split}\]</div></section></div>
+<div class="cell"><p>Printed.</p><figure id="fig"><figcaption><p>Figure 2.1 Drawn.</p></figcaption></figure></div>
+<section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article>"""
+
+
+def test_each_section_has_its_own_words_and_no_code() -> None:
+    assert [(row.anchor, row.title, row.boxes, row.text) for row in render.sections("chapters/one", INDEXED)] == [
+        ("top", "2. One", "", "First β."),
+        ("two", "2.1. Two", "Theorem 2.1", "Second. Theorem 2.1 So op. … Figure 2.1 Drawn."),
+        ("three", "2.1.1. Three", "", "Third."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("formula", "shown"),
+    [
+        (r"\(\beta\)", "β"),
+        (r"\(\mathbf x\)", "x"),
+        (r"\(n \times d\)", "n × d"),
+        (r"\(0 < \beta < \frac{a}{a+b}\)", "…"),
+        (r"\(\lVert w \rVert\)", "‖ w ‖"),
+    ],
+)
+def test_a_formula_in_an_excerpt_shows_no_source(formula: str, shown: str) -> None:
+    assert readable(formula) == shown
+
+
+def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
+    (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book/\n")
+    none, some = Repository(), Repository.read(tmp_path)
+    nothing = [none.site, none.requirement, *none.launches("chapters/one"), *none.suggestions("chapters/one")]
+    assert nothing == ["", ""]
+    assert some.requirement == "sslbook @ git+https://github.com/Ada/book"
+    assert some.suggestions("chapters/ledger")[0][0].endswith("/edit/main/data/claims.yml")
+    assert Repository("https://github.com/Ada/book.git").site == some.site == "https://ada.github.io/book"
+    with pytest.raises(ValueError, match="OWNER/NAME is needed"):
+        _ = Repository("https://example.org/book").site
+
+
+def test_a_description_is_the_first_box_else_the_first_paragraph_of_some_length() -> None:
+    box = nodes.admonition("", nodes.title("", "What you will see"))
+    box += nodes.paragraph("", "", nodes.Text("Small "), nodes.math("", r"\beta"), nodes.Text(" help."))
+    timed = nodes.admonition("", nodes.paragraph("", "Half an hour", classes=[TIME]))
+    lead = nodes.paragraph("", "A lead of more than eight words stands above the box of this page.")
+    for children, told in (
+        ((lead, box), "Small β help."),
+        ((timed, nodes.paragraph("", "Short."), lead), lead.astext()),
+    ):
+        tree = new_document("page")
+        tree += nodes.section("", nodes.title("", "One"), *(child.deepcopy() for child in children))
+        assert sphinx_ext.description(tree) == told
+
+
+def test_a_book_that_is_not_published_names_no_address() -> None:
+    told = {"title": "1. <One>", "book": "Book", "page": "chapters/one", "about": 'Of "one".', "site": ""}
+    nowhere = BeautifulSoup(sphinx_ext.head(**told), "html.parser")
+    assert not nowhere.select("link, [property='og:url'], [property='og:image']")
+    assert nowhere.select_one("[name=description]")["content"] == 'Of "one".'
+    assert nowhere.select_one("[property='og:title']")["content"] == "1. <One>"
+
+
+@pytest.mark.built
+def test_every_built_page_has_a_title_and_a_description_of_its_own() -> None:
+    pages = sorted((find_book(ROOT).html / "chapters").glob("*.html"))
+    heads = [BeautifulSoup(path.read_text("utf-8").partition("</head>")[0], "html.parser") for path in pages]
+    titles = [head.title.get_text() for head in heads]
+    about = [str(head.select_one("meta[name=description]")["content"]) for head in heads]
+    assert len(set(titles)) == len(set(about)) == len(pages)
+    assert "What Survives Augmentation" in titles, "the landing page says it once"
+    assert all(40 <= len(text) <= sphinx_ext.LONGEST and "\\" not in text for text in about), about

@@ -1,0 +1,129 @@
+"""Numbers as a page prints them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sslchapters.values import bound, parts, pasted, printed, prose, spec, typeset
+
+
+@pytest.mark.parametrize(
+    ("plain", "printed"),
+    [
+        ("3.4e-15", "3.4\u00a0×\u00a010⁻¹⁵"),
+        ("1e-12", "10⁻¹²"),
+        ("1.0e-12", "1.0\u00a0×\u00a010⁻¹²"),
+        ("2.5E+06", "2.5\u00a0×\u00a010⁶"),
+        ("-0.0e+00", "0"),
+        ("-0.49", "−0.49"),
+        ("-0.00 / +0.0", "0.00 / +0.0"),
+        ("-1.1%", "−1.1%"),
+        ("≈ -0.5 ± 1e-09", "≈ −0.5 ± 10⁻⁹"),
+        ("thm1-2e-3x", "thm1-2e-3x"),
+        ("2026-01-02", "2026-01-02"),
+    ],
+)
+def test_typeset(plain: str, printed: str) -> None:
+    assert typeset(plain) == printed
+    assert typeset(printed) == printed, "what is typeset stays"
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "least", "most"),
+    [
+        (0.7299, ".1%", "72.9%", "73.0%"),
+        (0.1 + 0.2, ".1f", "0.3", "0.3"),
+        (1234.56, ",.1f", "1,234.5", "1,234.6"),
+        (1.25, "+.1f", "+1.2", "+1.3"),
+        (9.99e-5, ".1e", "9.9e-5", "1.0e-4"),
+        (-0.04, ".1f", "-0.1", "0.0"),
+        (12.5, "d", "12", "13"),
+        (12345.6, ".3g", "1.23e+4", "1.24e+4"),
+    ],
+)
+def test_a_bound_is_rounded_to_its_side(value: float, form: str, least: str, most: str) -> None:
+    assert (bound(value, form, "least"), bound(value, form, "most")) == (least, most)
+    assert typeset(bound(value, form, "least")) == printed("least", "x", form, {"x": value})
+
+
+def read(text: str) -> float:
+    """A printed number as a number again; of a percentage, the nearest float of its hundredth part, as Python reads it."""
+    text = text.replace(",", "")
+    return float(text[:-1] + "e-2") if text.endswith("%") else float(text)
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "+"]),
+    st.sampled_from([".0f", ".1f", ".4f", ",.2f", ".0e", ".1e", ".5e", ".3g", ".0%", ".1%", ",.3%"]),
+)
+def test_no_bound_is_printed_on_its_wrong_side(value: float, sign: str, form: str) -> None:
+    least, most = (bound(value, sign + form, role) for role in ("least", "most"))
+    slack = 1e-6 * abs(value)  # single precision
+    assert read(least) - slack <= value <= read(most) + slack
+    digits = [re.sub(r"[^0-9]", "", text) for text in (least, most)]
+    if "e" not in form and "g" not in form:
+        assert abs(int(digits[0]) - int(digits[1])) <= 1 or "-" in least + most, "and it is the nearest of its side"
+
+
+@pytest.mark.parametrize("form", ["s", "", "_>10.1f"])
+def test_a_format_that_does_not_round_is_no_format_of_a_bound(form: str) -> None:
+    with pytest.raises(ValueError, match="a bound needs one such as"):
+        bound(0.5, form, "least")
+
+
+GAIN = {"gain": 1.16, "gain-low": 0.39, "gain-high": 2.01, "gain-n": 5, "gap": 3e-16}
+
+
+def test_an_interval_is_printed_with_its_ends_to_nearest() -> None:
+    between = "\u00a0to\u00a0"
+    count = "n\u00a0=\u00a05"
+    assert printed("interval", "gain", "+.1f", GAIN) == f"+1.2 (+0.4{between}+2.0, {count})"
+    assert printed("interval", "gain", ".0%", GAIN) == f"116% (39%{between}201%, {count})"
+    near = {"gain": 0.5, "gain-low": -0.04, "gain-high": 1.04, "gain-n": 5}
+    assert printed("interval", "gain", ".1f", near).startswith(f"0.5 (−0.1{between}1.0"), "below zero, and it says so"
+    assert printed("glue:text", "gap", ".1e", GAIN) == "3.0\u00a0×\u00a010⁻¹⁶"
+    assert parts("interval", "gain") == ["gain", "gain-low", "gain-high", "gain-n"]
+    with pytest.raises(KeyError, match="gap-low"):
+        printed("interval", "gap", ".1f", GAIN)
+
+
+def test_what_this_run_is_told() -> None:
+    assert spec("glue:text", "gap", ".1e", GAIN) == "gap:.1e=3e-16"
+    assert spec("most", "gap", ".1e", GAIN) == "most gap:.1e=3e-16"
+    assert spec("interval", "gain", "+.1f", GAIN) == "interval gain:+.1f=(1.16, 0.39, 2.01, 5)"
+
+
+PROSE = """
+The gap is {glue:text}`gap:.1e` of {glue:text}`n`, elsewhere {glue:text}`other.md::rate:.3f`.
+
+````{prf:theorem} One
+Again {glue:text}`gap:.2f`.
+```{note}
+And {least}`rise:.1f` and {interval}`rise:+.1f`.
+```
+````
+
+Written as `` {glue:text}`literal` ``.
+% commented {glue:text}`comment`
+
+```python
+# {glue:text}`code`
+```
+"""
+
+
+def test_roles_are_found_where_they_are_prose() -> None:
+    assert list(pasted(PROSE, "good")) == [
+        ("good", "gap", ".1e", "glue:text"),
+        ("good", "n", "s", "glue:text"),
+        ("other", "rate", ".3f", "glue:text"),
+        ("good", "gap", ".2f", "glue:text"),
+        ("good", "rise", ".1f", "least"),
+        ("good", "rise", "+.1f", "interval"),
+    ]
+    assert "commented" not in prose(PROSE)

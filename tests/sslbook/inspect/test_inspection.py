@@ -1,0 +1,255 @@
+"""Inspections: numbers against matrices, and controls on populations whose truth is known."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+import torch
+from inspection_cases import network, pictures
+from torch import Tensor, nn
+
+from sslbook.inspect import measure
+from sslbook.inspect.measure import Seen, inspect_network, look, mixing_of, sizes
+from sslbook.inspect.report import ALL, BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN
+from sslbook.losses.pairs import contrastive, octave
+from sslbook.networks.small import mlp
+from sslbook.operator.covariance import CovarianceOperator, covariance_operator, relative_gap
+from sslbook.operator.layer import connection, open_layer, unvec, vec
+from sslbook.operator.view_weights import Mixing
+from sslbook.training.augment import Pipeline
+
+POPULATION = (12, 3)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_views_that_are_copies_have_no_modes_whatever_rounding_leaves(layer: str, dtype: torch.dtype) -> None:
+    net, x = mlp((4, 10, 7, 3), seed=0).to(dtype), drawn(12, 1, 4).expand(*POPULATION, 4).to(dtype)
+    with pytest.raises(ValueError, match="must vary within"):
+        look(open_layer(net, layer, x.flatten(0, 1)), POPULATION, 3)
+
+
+@pytest.mark.parametrize("layer", ["0", "2"])  # through all directions, and through those that ARPACK asks about
+def test_modes_and_sizes_are_those_of_the_matrix(layer: str) -> None:
+    net = mlp((4, 10, 7, 3), "leaky_relu", seed=0)
+    x = drawn(*POPULATION, 4) + 3 * drawn(POPULATION[0], 1, 4, seed=1)
+    opened = open_layer(net, layer, x.flatten(0, 1))
+    seen = look(opened, POPULATION, 3)
+    assert (seen.basis.shape[1] == opened.size) == (layer == "0")
+    for kind in KINDS:
+        matrix = CovarianceOperator(opened, POPULATION, mixing_of(kind, *POPULATION)).dense()
+        values, vectors = torch.linalg.eigh(matrix)
+        found, turn = seen.modes(kind, 3)
+        torch.testing.assert_close(found, values.flip(0)[:3], rtol=2e-2 if layer == "2" else 1e-10, atol=0)
+        w = vec(opened.weight)
+        share = (vectors[:, -3:].T @ w).square().sum() / w.square().sum()
+        torch.testing.assert_close(
+            seen.share(kind, 3, w[:, None])[0], share, rtol=5e-2 if layer == "2" else 1e-8, atol=0
+        )
+        residual = (matrix @ (seen.basis @ turn) - seen.basis @ turn * found).norm(dim=0).max() / found[0]
+        assert seen.residual(kind, 3) == pytest.approx(float(residual), rel=1e-6, abs=1e-12)
+        size = sizes(seen, 64, 0)[kind]
+        trace, rank = float(matrix.trace()), float(matrix.trace() ** 2 / matrix.square().sum())
+        assert size.trace == pytest.approx(trace, abs=4 * size.trace_error + 1e-9 * trace)
+        assert size.rank == pytest.approx(rank, abs=4 * size.rank_error + 1e-9 * rank)
+        assert (size.trace_error == 0) == (layer == "0")
+        assert size.trace_error < 0.1 * trace
+
+
+def test_sizes_count_what_lies_beside_the_directions() -> None:
+    """Through ten directions at random, which the operator mixes with the others: tr and norm on average over the probes."""
+    net, x = mlp((4, 10, 7, 3), "leaky_relu", seed=0), drawn(*POPULATION, 4) + 3 * drawn(POPULATION[0], 1, 4, seed=1)
+    opened = open_layer(net, "2", x.flatten(0, 1))
+    basis = torch.linalg.qr(drawn(opened.size, 10))[0]
+    fields = [opened.jvp(unvec(v, opened.weight.shape)).unflatten(0, POPULATION) for v in basis.T]
+    matrix = CovarianceOperator(opened, POPULATION, mixing_of(BETWEEN, *POPULATION)).dense()
+    found = sizes(Seen(opened, POPULATION, basis, torch.stack(fields, dim=-1)), 300, 0)[BETWEEN]
+    assert found.trace == pytest.approx(float(matrix.trace()), rel=0.05)
+    assert found.rank == pytest.approx(float(matrix.trace() ** 2 / matrix.square().sum()), rel=0.08)
+    assert found.rank_error < 0.08 * found.rank
+
+
+def test_few_views_are_corrected_for_on_average_and_only_then() -> None:
+    """All draws of two views of each image, with replacement, out of three: their mean against the truth of the three."""
+    net, all_views = mlp((3, 2, 2), seed=1), drawn(3, 3, 3)
+    truth = covariance_operator(net, "0", all_views).dense()
+    k = connection(net, "0", all_views.flatten(0, 1)).unflatten(0, (3, 3))
+    off = (k - k.mean(1, keepdim=True)).flatten(0, 1)
+    within = torch.einsum("bno,bmo->nm", off, off) / 9
+    every = list(product(range(3), repeat=2))
+    draws = [
+        torch.stack([all_views[i, list(pair)] for i, pair in enumerate(pairs)]) for pairs in product(every, repeat=3)
+    ]
+    assert len(draws) == 729
+    means: dict[str, Tensor] = {}
+    for views in draws:
+        seen = look(open_layer(net, "0", views.flatten(0, 1)), (3, 2), 1, ())
+        for kind in (BETWEEN, WITHIN):
+            found = seen.basis @ seen.matrices(kind) @ seen.basis.T
+            means[kind] = means.get(kind, 0) + found / len(draws)
+    plugged = sum(covariance_operator(net, "0", views).dense() for views in draws) / len(draws)
+    torch.testing.assert_close(means[BETWEEN], truth, rtol=0, atol=1e-12 * float(truth.norm()))
+    torch.testing.assert_close(means[WITHIN], within, rtol=0, atol=1e-12 * float(within.norm()))
+    assert relative_gap(plugged.reshape(1, -1), truth.reshape(1, -1)) > 0.1, "uncorrected, it holds the views' noise"
+
+
+def test_repeated_images_weigh_as_their_shares_say() -> None:
+    """A redraw by weights is the population with images repeated: all but the views' noise, which the same views share."""
+    net, x = mlp((4, 6, 2), seed=0), drawn(4, 3, 4)
+    seen = look(open_layer(net, "0", x.flatten(0, 1)), (4, 3), 2)
+    times = torch.tensor([2, 0, 1, 1])
+    again = x.repeat_interleave(times, dim=0)
+    matrix = covariance_operator(net, "0", again).dense()
+    noise = torch.stack([mixed(net, x[i : i + 1]) for i in range(4)])
+    p = times.double() / 4
+    wanted = matrix - torch.einsum("i,imn->mn", p - p.square(), noise) / 2
+    found = seen.basis @ seen.matrices(BETWEEN, p[None])[0] @ seen.basis.T
+    assert relative_gap(found.reshape(1, -1), wanted.reshape(1, -1)) < 1e-12
+
+
+def mixed(net: nn.Module, x: Tensor) -> Tensor:
+    """One image's covariance within its views, with 1/V."""
+    return CovarianceOperator(open_layer(net, "0", x.flatten(0, 1)), (1, 3), Mixing(0.0, 1.0)).dense()
+
+
+def test_the_simple_loss_is_that_of_all_pairs_of_different_views() -> None:
+    z = drawn(4, 3, 5)
+    rows = [(i, v) for i in range(4) for v in range(3)]
+    pairs = [(a, b, 0.5 * (z[a] - z[b]).square().sum()) for a, b in combinations(rows, 2)]
+    near = torch.stack([r for a, b, r in pairs if a[0] == b[0]]).mean()
+    far = torch.stack([r for a, b, r in pairs if a[0] != b[0]]).mean()
+    torch.testing.assert_close(measure.simple(z), near - far, rtol=1e-12, atol=0)
+
+
+def test_the_step_is_the_corrected_operator_on_the_weights() -> None:
+    net, x = mlp((4, 6, 5), "relu", seed=0), drawn(*POPULATION, 4)
+    steps = measure._steps(net, x, "simple")
+    count = POPULATION[0]
+    for name in ("0", "2"):
+        opened = open_layer(net, name, x.flatten(0, 1))
+        corrected = CovarianceOperator(opened, POPULATION, mixing_of(BETWEEN, *POPULATION)).update()
+        wrong = CovarianceOperator(opened, POPULATION, Mixing()).update()
+        step = steps[name] * octave(opened.output.flatten(), 0).square()  # in the unit of these outputs
+        assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * corrected.reshape(1, -1)) < 1e-12
+        assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * wrong.reshape(1, -1)) > 0.1
+
+
+class Axes(nn.Module):
+    """A linear network on two numbers of a picture: its mean, and how much brighter its left half is than its right one."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2, bias=False)
+        self.linear.weight.data = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, left, right = x.mean((1, 2, 3)), x[..., :4].mean((1, 2, 3)), x[..., 4:].mean((1, 2, 3))
+        return self.linear(torch.stack([mean, left - right], dim=1))
+
+
+def test_controls_on_images_that_differ_along_one_axis_and_views_along_another() -> None:
+    """Images differ in brightness; a mirror image, in which the other half is the brighter one, by much more."""
+    bright = torch.arange(60, 196, 9, dtype=torch.uint8)
+    left = bright[:, None, None, None].expand(-1, 1, 8, 8).clone()
+    left[..., :4] += 60
+    left[..., 4:] -= 60
+    flips = Pipeline(8, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.5, grey=0.0)
+    along = Axes(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))  # weights along brightness alone
+    report = inspect_network(along, left, pipeline=flips, views=16, k=2, untrained=Axes(torch.eye(2)))
+    (layer,) = report.layers
+    assert layer.weights[BETWEEN].value > 0.95
+    assert layer.weights[ALL].value < 0.05
+    assert layer.weights[WITHIN].value < 0.05
+    assert layer.weights[UNTRAINED].value == pytest.approx(0.5, abs=0.05)
+    assert layer.step[BETWEEN].value > 0.95 > 0.05 > layer.step[WITHIN].value
+    assert layer.weights[RANDOM].value == pytest.approx(2 / 4, abs=0.1)
+    assert layer.euler_gap < 1e-5
+
+
+def test_targets_at_random_find_the_leading_modes_as_often_as_the_trace_says() -> None:
+    """One view an image, twice: nothing varies within, so that the expectation is the trace's share, up to its ratio."""
+    net, x = (
+        mlp((5, 4, 3), seed=0),
+        drawn(40, 1, 5).expand(-1, 2, -1) * torch.tensor([3.0, 2, 1, 1, 1], dtype=torch.float64),
+    )
+    seen = look(open_layer(net, "0", x.flatten(0, 1)), (40, 2), 2, (BETWEEN,))
+    draw = torch.Generator().manual_seed(0)
+    steps = torch.cat([measure._towards_targets(seen, draw) for _ in range(200)], dim=1)
+    inside = seen.basis @ seen.modes(BETWEEN, 2)[1]
+    share = (inside.T @ steps).square().sum() / steps.square().sum()
+    size = sizes(seen, 8, 0)[BETWEEN]
+    assert float(share) == pytest.approx(float(seen.modes(BETWEEN, 2)[0].sum()) / size.trace, abs=0.03)
+    assert float(share) > 3 * 2 / 20, "far above a random direction's"
+
+
+def test_a_random_direction_has_its_chance() -> None:
+    report = inspect_network(network(), pictures(), layers=["4"], views=2, k=4)
+    (layer,) = report.layers
+    assert layer.weights[RANDOM] == layer.step[RANDOM]
+    assert layer.weights[RANDOM].value == pytest.approx(4 / 864, rel=0.3)
+    assert layer.weights[RANDOM].low < 4 / 864 < layer.weights[RANDOM].high
+    assert layer.step[NOISE].value > 10 * layer.step[RANDOM].value
+
+
+def test_intervals_hold_what_other_images_give() -> None:
+    """Redraws among the directions that were asked about are as wide as those of whole matrices, within a factor of two."""
+    net, x = (
+        mlp((6, 12, 4), seed=0),
+        drawn(24, 3, 6) + drawn(24, 1, 6, seed=1) * torch.linspace(3, 1, 6, dtype=torch.float64),
+    )
+    opened = open_layer(net, "0", x.flatten(0, 1))
+    w = vec(opened.weight)[:, None]
+    (share,) = measure._redrawn(look(opened, (24, 3), 3), BETWEEN, 3, w, 0)
+    units = torch.eye(opened.size, dtype=torch.float64)
+    fields = [opened.jvp(unvec(unit, opened.weight.shape)).unflatten(0, (24, 3)) for unit in units]
+    whole = Seen(opened, (24, 3), units, torch.stack(fields, dim=-1))
+    (truth,) = measure._redrawn(whole, BETWEEN, 3, w, 0)
+    assert share.value == pytest.approx(truth.value, rel=0.02)
+    assert share.low + 0.01 < share.high
+    assert 0.5 < (share.high - share.low) / (truth.high - truth.low) < 2
+
+
+def test_statistics_that_were_never_counted_come_from_the_views() -> None:
+    net, views = network(), drawn(20, 1, 8, 8) * 5 + 2
+    measure.settle(net, views)
+    between = net[1](net[0](views)).detach()
+    assert float(between.mean((0, 2, 3)).abs().max()) < 1e-6
+    kept = net[1].running_mean.clone()
+    measure.settle(net, views * 3)
+    assert torch.equal(net[1].running_mean, kept)
+    assert not net[1].training
+    assert net[1].momentum == 0.1
+
+
+def test_the_entropy_is_simclr_s_over_pairs_of_views() -> None:
+    z = drawn(4, 5, 3)  # the fifth view has no partner
+    wanted = sum(contrastive(z[:, v], z[:, v + 1], temperature=0.5) for v in (0, 2)) / 2
+    torch.testing.assert_close(measure.info_nce(z), wanted, rtol=1e-12, atol=0)
+
+
+def test_no_step_and_whose_filters_are_shown() -> None:
+    still = inspect_network(network(), pictures(), views=2, loss=lambda z: 0 * z.sum())
+    assert set(still.refused) == {"0", "4", "6"}
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 2))
+    assert not inspect_network(flat, pictures(), views=2, k=2).filters
+
+
+def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
+    scene = measure._Scene(mlp((4, 5, 3)), drawn(*POPULATION, 4), {"0": torch.ones(5, 4, dtype=torch.float64)})
+    layer, here = measure._layer("0", [scene], 2, 0)
+    assert layer.lowest == pytest.approx(float(torch.linalg.eigvalsh(here.matrices(BETWEEN)).min()), abs=1e-12)
+    leading = here.basis @ torch.linalg.eigh(here.matrices(BETWEEN))[1][:, -2:]  # in whatever basis it was looked at
+    w = vec(scene.net[0].weight.detach())
+    share = layer.weights[BETWEEN]
+    assert share.value == pytest.approx(float((leading.T @ w).square().sum() / w.square().sum()), rel=1e-9)
+    assert share.low < share.value < share.high
+
+
+def test_half_precision_is_measured_in_float32() -> None:
+    about = inspect_network(network().to(torch.bfloat16), pictures(), layers=["6"], views=2).about
+    assert (about["precision"], about["modes"]) == ("float32", 5)

@@ -1,0 +1,454 @@
+"""The covariance operator against its definition written out, and against its own dense matrix, on random networks.
+
+Tolerances: 1e-12 for products (the bar of the project; they are sums of a few thousand terms, 2e-16 each, measured against the
+operator's norm), 1e-10 where a network's output is enumerated and summed in another order.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import connection_cases as reference
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from benchmarks.covariance import operators, population, product_error
+from sslbook.losses import batch
+from sslbook.networks.siamese import ResNet18
+from sslbook.networks.small import convnet, mlp, random_network
+from sslbook.operator.covariance import (
+    CovarianceOperator,
+    EigenPairs,
+    covariance_operator,
+    intra_operator,
+    relative_gap,
+)
+from sslbook.operator.layer import Layer, open_layer, vec
+from sslbook.operator.view_weights import Mixing, PairMixing, gram_weights
+from sslchapters.covariance.checks import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
+from sslchapters.dual_networks.checks import degree
+
+BAR = 1e-12
+KINDS = ("simple", "beta < 0", "beta > 0", "intra", "soft_triplet", "info_nce", "l2", "l2, info_nce")
+
+
+def layers(net: nn.Module) -> list[str]:
+    return [name for name, module in net.named_modules() if isinstance(module, Layer)]
+
+
+def curved(seed: int = 0) -> nn.Sequential:
+    """Biases, layer norm, GELU: nothing here is homogeneous."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(5, 7), nn.LayerNorm(7), nn.GELU(), nn.Linear(7, 6), nn.GELU(), nn.Linear(6, 3)
+    ).double()
+
+
+WIDE: dict[str, tuple[nn.Sequential, tuple[int, ...]]] = {
+    "wide": (mlp((30, 20, 4)), (30,)),
+    "power": (mlp((9, 8, 5), "power", power=3), (9,)),
+    "conv": (convnet((2, 3, 4), 5, 3), (2, 5, 5)),
+    "curved": (curved(), (5,)),
+}
+
+
+@pytest.mark.parametrize("which", [*range(20), *WIDE])
+def test_products_and_traces_are_those_of_the_dense_matrix(which: int | str) -> None:
+    net, shape = random_network(which) if isinstance(which, int) else WIDE[which]
+    clean, views = population(shape, 5, 2, seed=0, dtype=torch.float64)
+    for layer in layers(net):
+        found = dict(operators(net, layer, views, clean))
+        assert set(found) == set(KINDS) or isinstance(which, int)
+        for kind, op in found.items():
+            assert product_error(op) < BAR, (layer, kind)
+            trace = float(op.dense().trace())
+            assert op.trace() == pytest.approx(trace, rel=1e-10, abs=1e-13 * float(op.dense().norm())), (layer, kind)
+
+
+@pytest.mark.parametrize("seed", range(0, 20, 2))
+def test_the_dense_matrix_is_the_definition(seed: int) -> None:
+    """An answer by plain autograd and sums over pairs, which shares nothing with the library."""
+    net, shape = random_network(seed)
+    clean, views = population(shape, 3, 2, seed=seed, dtype=torch.float64)
+    with torch.no_grad():
+        y, y0 = net(views.flatten(0, 1)).flatten(1), net(clean).flatten(1)
+    parts = {
+        "simple": (1.0, 0.0),
+        "beta < 0": (1.0, 0.7),
+        "beta > 0": (1.0, -0.7),
+        "intra": (0.0, 1.0),
+        "l2": (1.0, 0.0),
+    }
+
+    def weight(kind: str) -> Tensor | None:
+        if "triplet" not in kind and "nce" not in kind:
+            return None
+        f = y0 / y0.norm(dim=1, keepdim=True) if kind.startswith("l2") else y0
+        r = 0.5 * (f[:, None] - f[None]).square().sum(2)
+        tau = 0.5 if kind.startswith("l2") else float(r.mean())
+        return 1 / (1 + (r / tau - 0.4).exp()) if kind == "soft_triplet" else 1 / (1 + (r / tau).exp()) / tau
+
+    for layer in layers(net):
+        k = reference.connections(net, layer, views.flatten(0, 1)).unflatten(0, (3, 2))
+        for kind, op in operators(net, layer, views, clean):
+            inter, intra = parts.get(kind, (1.0, 0.0))
+            wanted = reference.operator(
+                k, y.unflatten(0, (3, 2)), inter=inter, intra=intra, xi=weight(kind), normalize=kind.startswith("l2")
+            )
+            assert float((op.dense() - wanted).norm()) <= BAR * float(k.square().sum()), (layer, kind)
+
+
+def test_the_transpose_of_an_operator_with_skew_weights() -> None:
+    """One tower and several negatives (Eq. 80): ``xi`` isn't symmetric."""
+    _, views = population((4,), 5, 2, seed=0, dtype=torch.float64)
+    xi = torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    opened = open_layer(mlp((4, 6, 3)), "0", views.flatten(0, 1))
+    op = CovarianceOperator(opened, (5, 2), Mixing(weights=xi))
+    assert product_error(op) < BAR
+    assert relative_gap(op.dense().T, op.dense()) > 0.05
+
+
+def test_euler_gap() -> None:
+    for kind in ("relu", "power"):
+        net, shape = random_network(3, [kind])
+        _, views = population(shape, 4, 3, seed=0, dtype=torch.float64)
+        for layer in layers(net):
+            op = covariance_operator(net, layer, views)
+            assert op.euler_gap(degree(net, int(layer))) < BAR
+            assert relative_gap(op.apply(op.opened.weight), degree(net, int(layer)) * op.exact_update()) < 1e-11
+    _, views = population((5,), 4, 3, seed=0, dtype=torch.float64)
+    assert all(covariance_operator(curved(), layer, views).euler_gap() > 0.05 for layer in ("0", "3", "5"))
+
+
+@pytest.mark.parametrize("layer", ["0", "3", "5"])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("beta", [0.0, -0.8, 0.6])
+def test_exact_update_is_the_gradient_for_any_network(layer: str, normalize: bool, beta: float) -> None:
+    net = curved()
+    _, views = population((5,), 4, 3, seed=0, dtype=torch.float64)
+    op = covariance_operator(net, layer, views, beta=beta, normalize=normalize)
+    truth = -expected_gradient(net, layer, views, simple_loss(beta), all_tuples(4, 3), normalize=normalize)
+    assert relative_gap(op.exact_update(), truth) < 1e-10
+    if layer != "5" or normalize:  # at the top the bias drops out of every difference
+        with pytest.warns(UserWarning, match="exact_update"):
+            assert relative_gap(op.update(), truth) > 1e-2
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("loss", ["soft_triplet", "info_nce"])
+def test_exact_update_of_weighted_operators(loss: str, normalize: bool) -> None:
+    """Theorem 4 without augmentation, where it is exact."""
+    net = curved()
+    clean, _ = population((5,), 5, 1, seed=0, dtype=torch.float64)
+    views = clean[:, None]
+    op = covariance_operator(net, "3", views, loss=loss, temperature=0.5, clean=clean, normalize=normalize)
+    enumerated = {"soft_triplet": triplet_loss(0.5), "info_nce": nce_loss(0.5)}[loss]
+    truth = -expected_gradient(net, "3", views, enumerated, all_tuples(5, 1), normalize=normalize)
+    assert relative_gap(op.exact_update(), truth) < 1e-10
+    assert relative_gap(covariance_operator(net, "3", views, normalize=normalize).exact_update(), truth) > 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_gives_what_the_cpu_gives() -> None:
+    net = mlp((30, 40, 2), "leaky_relu")
+    clean, views = population((30,), 14, 3, seed=0, dtype=torch.float64)
+    host = {kind: op.dense() for kind, op in operators(net, "0", views, clean)}
+    values = covariance_operator(net, "0", views).top_eigenpairs(5).values
+    net = net.cuda()
+    for kind, op in operators(net, "0", views.cuda(), clean.cuda()):
+        assert op.device.type == "cuda"
+        assert relative_gap(op.dense().cpu(), host[kind]) < 1e-10
+        assert product_error(op) < BAR
+        assert op.trace() == pytest.approx(float(host[kind].trace()), rel=1e-10)
+    found = covariance_operator(net, "0", views.cuda()).top_eigenpairs(5)
+    assert relative_gap(found.values.cpu(), values) < 1e-8
+    assert float(found.residuals.max()) < 1e-7
+
+
+def test_tokens_share_a_weight() -> None:
+    """Where a layer is applied to every token of a sample its operator is that of their sum, and the update warns its caller."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Flatten()).double()
+    op = covariance_operator(net, "0", population((6, 4), 3, 2, seed=0, dtype=torch.float64)[1])
+    assert op.trace() == pytest.approx(float(op.dense().trace()), rel=1e-11)
+    with pytest.warns(UserWarning, match="exact_update") as told:
+        op.update()
+    assert told[0].filename == __file__
+
+
+NET, FEW = mlp((30, 40, 2)), mlp((6, 7, 4))
+VIEWS = population((30,), 14, 3, seed=0, dtype=torch.float64)[1]
+CASES: dict[str, tuple[CovarianceOperator, int]] = {
+    "dense": (covariance_operator(FEW, "2", VIEWS[..., :6]), 3),
+    "fewer fields than weights": (covariance_operator(NET, "0", VIEWS), 5),
+    "the same, weighted": (
+        covariance_operator(NET, "0", VIEWS, loss="info_nce", temperature=2.0, clean=VIEWS[:, 0]),
+        5,
+    ),
+    "the same, within": (intra_operator(NET, "0", VIEWS), 5),
+    "indefinite": (covariance_operator(NET, "0", VIEWS, beta=2.0), 5),
+    "fewer weights than fields": (
+        covariance_operator(
+            convnet((2, 5, 6), 6, 8), "2", population((2, 6, 6), 10, 2, seed=0, dtype=torch.float64)[1]
+        ),
+        6,
+    ),
+    "of low rank": (covariance_operator(NET, "0", VIEWS[:13]), 30),
+    "of low rank, indefinite": (covariance_operator(NET, "0", VIEWS[:3], beta=0.1), 8),
+    "all": (covariance_operator(mlp((3, 4, 2)), "0", VIEWS[..., :3]), 12),
+}
+"""An operator for each way to its eigenpairs, and how many to ask for."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_eigenpairs_are_those_of_the_dense_matrix(name: str) -> None:
+    op, k = CASES[name]
+    values, vectors = torch.linalg.eigh(op.dense())
+    wanted, scale = values.flip(0)[:k], float(values.abs().max())
+    found = op.top_eigenpairs(k)
+    assert float((found.values - wanted).abs().max()) < 1e-9 * scale
+    assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(k, dtype=torch.float64), atol=1e-10)
+    residuals = (op.dense() @ found.vectors - found.vectors * found.values).norm(dim=0)
+    large = wanted.abs() > 1e-6 * scale
+    assert bool(large.any())
+    assert float((residuals / scale).max()) < 1e-8
+    assert float(found.residuals[large].max()) < 1e-7
+    assert float((found.residuals * found.values.abs() - residuals)[large].abs().max()) < 1e-11 * scale
+    if float(values[-1] - values[-2]) > 1e-2 * scale:  # else the top eigenvector is one of many
+        assert float((vectors[:, -1] @ found.vectors[:, 0]).abs()) == pytest.approx(1, abs=1e-8)
+    shaped = found.directions()
+    assert torch.equal(vec(shaped[0]), found.vectors[:, 0])
+    step = torch.randn(shaped.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    spanned = torch.einsum("k...,k->...", shaped, (shaped * step).flatten(1).sum(1))
+    assert found.share(step) == pytest.approx(float(spanned.square().sum() / step.square().sum()), abs=1e-12)
+    for call in (found.directions, found.plot, lambda shape: found.share(step.reshape(shape))):
+        with pytest.raises(ValueError, match="shape of the layer's weight"):
+            call((step[0].numel(), len(step), 1))
+
+
+@pytest.mark.parametrize("views", [3, 40])  # fewer weights than fields, and more
+def test_eigenpairs_of_a_vanishing_operator(views: int) -> None:
+    net = mlp((30, 20, 2))
+    x = torch.randn(1, views, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    op = covariance_operator(net, "0", x)  # one sample: nothing to compare it with
+    found, within = (part.top_eigenpairs(4) for part in (op, replace(op, mixing=Mixing(inter=0.0, intra=1.0))))
+    assert float(found.values.abs().max()) < 1e-13 * float(within.values[0])
+    assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("layer", ["0", "2"])  # by products, and by the dense matrix
+def test_eigenpairs_in_float32(layer: str) -> None:
+    net = mlp((30, 40, 2), dtype=torch.float32)
+    found = covariance_operator(net, layer, VIEWS.float()).top_eigenpairs(4)
+    wanted = covariance_operator(net.double(), layer, VIEWS).top_eigenpairs(4)
+    assert found.values.dtype == found.vectors.dtype == torch.float32
+    assert float(found.residuals.max()) < 1e-5
+    assert relative_gap(found.values.double(), wanted.values) < 1e-5
+
+
+def test_eigenpairs_show_themselves() -> None:
+    """In short; and the inputs that each turns on most, as pictures: those of a rank-one direction are its own factor."""
+    pattern = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    direction = torch.outer(torch.tensor([1.0, -2.0], dtype=torch.float64), pattern.flatten())
+    pairs = EigenPairs(torch.ones(1), vec(direction)[:, None], torch.full((1,), 1e-9))
+    assert repr(pairs) == "EigenPairs(values 1; largest residual 1.0e-09)"
+    for shape, image in ((torch.Size((2, 12)), (3, 2, 2)), (torch.Size((2, 3, 2, 2)), None)):
+        (axes,) = pairs.plot(shape, image).axes
+        shown = torch.as_tensor(axes.images[0].get_array()) - 0.5
+        cosine = torch.nn.functional.cosine_similarity(shown.flatten(), pattern.permute(1, 2, 0).flatten(), dim=0)
+        assert abs(float(cosine)) == pytest.approx(1)
+    with pytest.raises(ValueError, match=re.escape("(C, H, W) of the layer's 12 inputs")):
+        pairs.plot((2, 12))
+
+
+def test_eigenpairs_of_what_is_not_symmetric_are_refused() -> None:
+    op, _ = CASES["dense"]
+    skew = CovarianceOperator(op.opened, op.population, Mixing(weights=torch.rand(14, 14, dtype=torch.float64)))
+    for bad in (skew, replace(op, normalize=True)):
+        assert not bad.symmetric
+        with pytest.raises(ValueError, match="symmetric operators; for others use to_scipy"):
+            bad.top_eigenpairs(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_that_are_symmetric_but_for_rounding_have_eigenpairs(dtype: torch.dtype) -> None:
+    """Another processor may round the two entries of a pair otherwise; what it refuses must not depend on that."""
+    xi = weights(14, 0).to(dtype)
+    above, eps = torch.ones(14, 14).triu(1), torch.finfo(dtype).eps
+    rounded, skew = (xi * (1 + by * above) for by in (4 * eps, 1e-3))
+    op, _ = CASES["fewer fields than weights"]
+    plain, found = (replace(op, mixing=Mixing(weights=w)).top_eigenpairs(3) for w in (xi, rounded))
+    assert relative_gap(found.values, plain.values) < 100 * eps
+    for mixing in (Mixing, PairMixing):
+        given = (mixing(weights=w) if mixing is Mixing else mixing(w) for w in (xi, rounded, skew))
+        assert [each.symmetric for each in given] == [True, True, False]
+
+
+sizes = st.integers(1, 6)
+factors = st.floats(-2, 2)
+
+
+def weights(n: int, seed: int, *, symmetric: bool = True) -> Tensor:
+    xi = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return xi + xi.T if symmetric else xi
+
+
+def matrix(mixing: Mixing, n: int, v: int) -> Tensor:
+    """``C`` by its formula, entry by entry."""
+    c = torch.zeros(n, v, n, v, dtype=torch.float64)
+    for i in range(n):
+        for a in range(v):
+            for j in range(n):
+                xi = 1.0 if mixing.weights is None else mixing.weights[i, j]
+                c[i, a, i, :] += mixing.inter * xi / (n**2 * v * v)
+                c[i, a, j, :] -= mixing.inter * xi / (n**2 * v * v)
+            c[i, a, i, a] += mixing.intra / (n * v)
+            c[i, a, i, :] -= mixing.intra / (n * v * v)
+    return c.reshape(n * v, n * v)
+
+
+def applied(mixing: Mixing | PairMixing, n: int, v: int, *, adjoint: bool = False) -> Tensor:
+    eye = torch.eye(n * v, dtype=torch.float64).reshape(n, v, n * v)
+    return mixing(eye, adjoint=adjoint).reshape(n * v, n * v)
+
+
+@given(n=sizes, v=sizes, inter=factors, intra=factors, kind=st.sampled_from(["none", "even", "skew"]), seed=sizes)
+@settings(deadline=None)
+def test_it_is_its_matrix(n: int, v: int, inter: float, intra: float, kind: str, seed: int) -> None:
+    xi = None if kind == "none" else weights(n, seed, symmetric=kind == "even")
+    mixing = Mixing(inter, intra, xi)
+    c = matrix(mixing, n, v)
+    # entries are at most 4 and sums have at most 36 terms, which 36 * 4 * 2e-16 = 3e-14 bounds
+    assert float((applied(mixing, n, v) - c).abs().max()) < 1e-13
+    assert float((applied(mixing, n, v, adjoint=True) - c.T).abs().max()) < 1e-13
+    assert float((applied(-mixing, n, v) + c).abs().max()) < 1e-13
+    assert mixing.symmetric == (kind != "skew" or n == 1)
+
+
+@given(n=sizes, v=sizes, inter=st.floats(0, 2), intra=st.floats(0, 2), weighted=st.booleans(), seed=sizes)
+@settings(deadline=None)
+def test_the_root_squares_to_it(n: int, v: int, inter: float, intra: float, weighted: bool, seed: int) -> None:
+    mixing = Mixing(inter, intra, weights(n, seed) if weighted else None)
+    root = mixing.root(n, v)
+    assert root is not None
+    half = applied(root, n, v)
+    assert float((half - half.T).abs().max()) < 1e-12
+    assert float((half @ half - matrix(mixing, n, v)).abs().max()) < 1e-12
+
+
+def test_a_common_part_and_a_sample_with_itself_bring_no_rounding() -> None:
+    """Both drop out of ``C u``; left in, they would cost ten and six digits here."""
+    xi = weights(5, 0) * 1e-6 + 1e6 * torch.eye(5, dtype=torch.float64)
+    off = xi - torch.diag(xi.diagonal())
+    u = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for field, mixing in ((u, Mixing(weights=xi)), (u + 1e6, Mixing(weights=off))):
+        mean = field.mean(1)
+        wanted = (off[:, :, None] * (mean[:, None] - mean[None])).sum(1)[:, None] / 50
+        assert float((mixing(field) - wanted).norm() / wanted.norm()) < 1e-13
+
+
+def test_any_matrix_its_transpose_and_the_roots_that_there_are() -> None:
+    a = weights(6, 0, symmetric=False)
+    assert torch.allclose(applied(PairMixing(a), 3, 2), a)
+    assert torch.allclose(applied(PairMixing(a), 3, 2, adjoint=True), a.T)
+    for rows in (a, a[:, :2]):  # of full rank, and not
+        whole = rows @ rows.T
+        half = PairMixing(0.5 * (whole + whole.T)).root(3, 2)
+        assert half is not None
+        assert float((half.matrix @ half.matrix - whole).abs().max()) < 1e-12
+    negative = torch.diag(torch.tensor([-1.0, 1, 2, 3, 4, 5], dtype=torch.float64))
+    skew, below = weights(3, 0, symmetric=False), -weights(3, 0)
+    none = [PairMixing(a), PairMixing(negative), Mixing(intra=-0.1), Mixing(-1.0)]
+    assert all(m.root(3, 2) is None for m in (*none, Mixing(weights=skew), Mixing(weights=below)))
+
+
+@pytest.mark.parametrize("kind", ["l2", "in chunks", "float32"])
+def test_products_with_every_kind_of_vector(kind: str) -> None:
+    views, draw = VIEWS[:8, :, :6], np.random.default_rng(0)
+    give = partial(covariance_operator, mlp((6, 8, 3), "leaky_relu"), "0", views)
+    op = {
+        "l2": lambda: give(normalize=True),
+        "in chunks": lambda: give(chunk=5),
+        "float32": lambda: covariance_operator(mlp((6, 8, 3), dtype=torch.float32), "0", views.float()),
+    }[kind]()
+    linear, dense = op.to_scipy(), op.dense().numpy()
+    real = draw.standard_normal((len(dense), 3))
+    vectors = {
+        "complex": real[:, 0] + 1j * real[:, 1],
+        "single, complex": (real[:, :2] * (1 + 2j)).astype("c8", order="F"),
+        **{name: (4 * real[:, 0]).round().astype(name) for name in ("i2", ">i4", "?", "f2", ">f8", "g")},
+        "backwards": real[::-1, ::-1],
+        "read-only": np.frombuffer(real[:, 0].tobytes()),
+        "a column": real[:, :1],
+    }
+    for what, vector in vectors.items():
+        before, wide = vector.copy(), np.asarray(vector, "c16" if np.iscomplexobj(vector) else "f8")
+        for one, matrix in ((linear, dense), (linear.T, dense.T), (linear.H, dense.T)):
+            found, wanted = one @ vector, matrix @ wide
+            assert found.dtype == (np.result_type(dense, "c8") if np.iscomplexobj(vector) else dense.dtype), what
+            assert found.shape == wanted.shape, what
+            assert np.abs(found - wanted).max() <= (1e-5 if kind == "float32" else BAR) * np.abs(wanted).max(), what
+        assert np.array_equal(vector, before), what
+
+
+HALF: dict[str, dict[str, Any]] = {
+    "simple": {},
+    "one negative": {"loss": "info_nce", "temperature": 0.5, "normalize": True, "clean": True},
+    "all negatives": {"loss": "info_nce", "temperature": 0.5},
+    "in chunks": {"chunk": 4},
+    "normalisations in float32": {},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", HALF)
+def test_half_precision_is_the_same_weights_in_float32(dtype: torch.dtype, kind: str) -> None:
+    torch.manual_seed(0)
+    parts = nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.GELU(), nn.Conv2d(6, 8, 3, stride=2), nn.ReLU()
+    net = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval().to(dtype)
+    if kind == "normalisations in float32":
+        net[1].float()
+    clean, views = (part.to(dtype) for part in population((3, 9, 9), 5, 2, seed=0, dtype=torch.float32))
+
+    def made(of: nn.Module, x: Tensor, x0: Tensor) -> CovarianceOperator:
+        return covariance_operator(of, "3", x, **HALF[kind] | ({"clean": x0} if "clean" in HALF[kind] else {}))
+
+    found, whole = made(net, views, clean), made(copy.deepcopy(net).float(), views.float(), clean.float())
+    assert found.dtype == torch.float32
+    assert torch.equal(found.dense(), whole.dense())
+    assert torch.equal(found.exact_update(), whole.exact_update())
+    assert f"torch.float32 of weights given in {dtype}" in repr(found)
+    assert "given" not in repr(whole)
+    assert net[3].weight.dtype == dtype
+    assert torch.equal(made(net, views.float(), clean.float()).dense(), found.dense())
+
+
+@pytest.mark.parametrize("layer", ["conv1", "layer2.0.downsample.0", "layer4.1.conv2"])
+def test_a_deep_network_against_autograd_alone(layer: str) -> None:
+    torch.manual_seed(0)
+    net, loss = ResNet18("cifar", 2).double().eval(), partial(batch.info_nce, temperature=0.5)
+    _, views = population((3, 32, 32), 3, 2, seed=0, dtype=torch.float64)
+    x, weight = views.flatten(0, 1), net.get_parameter(f"{layer}.weight")
+    outputs = net(x).unflatten(0, (3, 2))
+    op, mixing = covariance_operator(net, layer, views, loss=loss), -2 * gram_weights(loss, outputs)
+    (gradient,) = torch.autograd.grad(loss(outputs), weight, retain_graph=True)
+    assert relative_gap(op.exact_update(), -gradient) < 1e-10
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def of_weight(w: Tensor) -> Tensor:
+        found: Tensor = functional_call(net, {f"{layer}.weight": w}, (x,))
+        return found
+
+    pushed = torch.autograd.functional.jvp(of_weight, weight.detach(), direction)[1]
+    (image,) = torch.autograd.grad(outputs, weight, (mixing @ pushed).unflatten(0, (3, 2)))
+    assert relative_gap(op.apply(direction), image) < 1e-10

@@ -1,0 +1,361 @@
+"""ResNet-18, heads and towers: against the definition written out with functions, and what the ablations ask of them."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sslbook.networks.batchnorm import BatchNorm, batch_normalize
+from sslbook.networks.siamese import Head, Networks, ResNet18, Siamese, build, initialize
+from sslbook.training.run.step import layout_of
+
+SMALL = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(count: int, size: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(count, 3, size, size, generator=generator(seed), dtype=dtype)
+
+
+def reference(state: dict[str, Tensor], x: Tensor, stem: str, training: bool, last_relu: bool = True) -> Tensor:
+    """ResNet-18 of He et al., Table 1, as functions of a state dict with torchvision's names."""
+
+    def bn(name: str, y: Tensor) -> Tensor:
+        statistics = (state[f"{name}.running_mean"], state[f"{name}.running_var"])
+        return F.batch_norm(y, *statistics, state[f"{name}.weight"], state[f"{name}.bias"], training, 0.1, 1e-5)
+
+    stride, padding = (1, 1) if stem == "cifar" else (2, 3)
+    x = bn("bn1", F.conv2d(x, state["conv1.weight"], stride=stride, padding=padding)).relu()
+    if stem == "stl":
+        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+    for stage in (1, 2, 3, 4):
+        for block in (0, 1):
+            name = f"layer{stage}.{block}"
+            stride = 2 if stage > 1 and block == 0 else 1
+            y = bn(f"{name}.bn1", F.conv2d(x, state[f"{name}.conv1.weight"], stride=stride, padding=1)).relu()
+            y = bn(f"{name}.bn2", F.conv2d(y, state[f"{name}.conv2.weight"], padding=1))
+            if stage > 1 and block == 0:
+                x = F.conv2d(x, state[f"{name}.downsample.0.weight"], stride=stride)
+                x = bn(f"{name}.downsample.1", x)
+            x = (x + y).relu() if last_relu else x + y
+    return F.adaptive_avg_pool2d(x, 1).flatten(1)
+
+
+def encoder(stem: str, width: int = 4) -> ResNet18:
+    """One whose BatchNorms have been through some training: none of their numbers is the initial one."""
+    net = ResNet18(stem, width).double()
+    initialize(net, generator(1))
+    for name, tensor in net.state_dict().items():
+        if ("bn" in name or "downsample.1" in name) and tensor.is_floating_point():
+            tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator(len(name)), dtype=torch.float64))
+    return net
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("stem", "size"), [("cifar", 16), ("stl", 48)])
+def test_the_encoder_is_the_reference_definition(stem: str, size: int, training: bool) -> None:
+    net, x = encoder(stem).train(training), images(5, size)
+    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    leaves = {name: state[name].requires_grad_() for name, _ in net.named_parameters()}
+    weight = torch.randn(5, 32, generator=generator(3), dtype=torch.float64)
+
+    wanted = reference(state, x, stem, training)
+    expected = torch.autograd.grad((wanted * weight).sum(), list(leaves.values()))
+    wrong = reference({n: t.detach().clone() for n, t in state.items()}, x, stem, training, last_relu=False)
+    got = net.to(memory_format=torch.channels_last)(x.contiguous(memory_format=torch.channels_last))
+    found = torch.autograd.grad((got * weight).sum(), list(net.parameters()))
+
+    assert got.shape == (5, 32)
+    assert torch.allclose(got, wanted, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(wrong, wanted, rtol=1e-2)
+    scale = max(float(g.abs().max()) for g in expected)
+    for a, b in zip(found, expected, strict=True):
+        assert float((a - b).abs().max()) < 1e-10 * scale
+    for name, buffer in net.named_buffers():
+        if buffer.is_floating_point():
+            assert torch.allclose(buffer, state[name], rtol=1e-10)
+
+
+def test_first_weights_are_torchvisions_and_the_cifar_stem_is_pytorchs() -> None:
+    for stem in ("cifar", "stl"):
+        net = ResNet18(stem, width=32)
+        initialize(net, generator())
+        stem_weights, inner = net.conv1.weight.detach(), net.layer3[1].conv1.weight.detach()
+        assert float(inner.var()) == pytest.approx(2 / (128 * 9), rel=0.02)
+        kurtosis = float((inner / inner.std()).pow(4).mean())
+        assert kurtosis == pytest.approx(3, rel=0.03), "a normal distribution"
+        if stem == "cifar":
+            assert float(stem_weights.abs().max()) <= 1 / math.sqrt(27)
+            assert float(stem_weights.var()) == pytest.approx(1 / (3 * 27), rel=0.1)
+        else:
+            assert float(stem_weights.var()) == pytest.approx(2 / (32 * 49), rel=0.1)
+
+
+@pytest.mark.parametrize("hidden", [5, None])
+def test_a_head_is_written_out(hidden: int | None) -> None:
+    """BatchNorm stands before the last layer, behind ReLU's place if there are two."""
+    for norm in (("normal", "normal"), None):
+        _hold_head(hidden, norm)
+
+
+def _hold_head(hidden: int | None, norm: tuple[str, str] | None) -> None:
+    head = Head(6, hidden, 3, norm).double()
+    y = torch.randn(7, 6, generator=generator(), dtype=torch.float64)
+    x, weights = y.clone(), list(head.parameters())
+    if hidden is not None:
+        y = y @ weights[0].T + weights[1]
+    if norm is not None:
+        y = (y - y.mean(0)) / (y.var(0, correction=0) + 1e-5).sqrt()
+    y = (y if hidden is None else y.relu()) @ weights[-2].T + weights[-1]
+    assert torch.allclose(head(x), y, rtol=1e-12)
+
+
+def test_table_4s_layer_divides_by_one_less() -> None:
+    siamese = build(Networks(**SMALL, projector_norm=("detach", "normal"), unbiased=True), 0)
+    norm = siamese.projector.norm
+    assert isinstance(norm, BatchNorm)
+    assert (norm.mean, norm.std, norm.unbiased) == ("detach", "normal", True)
+    x = torch.randn(5, 16, generator=generator())
+    assert torch.allclose(norm(x).std(0), torch.ones(16), rtol=1e-3)
+    assert isinstance(build(Networks(**SMALL), 0).projector.norm, nn.BatchNorm1d)
+    assert build(Networks(**SMALL, projector_norm=None), 0).projector.norm is None
+
+
+def test_clean_images_leave_no_trace_in_the_running_statistics() -> None:
+    """Neither PyTorch's BatchNorm nor ours counts them; they pass normalised by their own batch all the same."""
+    for norm in (("normal", "normal"), ("detach", "normal")):
+        with_clean, without = (build(Networks(**SMALL, projector_norm=norm), 0) for _ in range(2))
+        views = [images(6, 8, seed).float() for seed in (1, 2, 3)]
+        out = with_clean(*views)
+        without(*views[:2])
+        counts = dict(without.named_buffers())
+        assert counts["encoder.bn1.num_batches_tracked"].item() == 2
+        assert all(buffer.equal(counts[name]) for name, buffer in with_clean.named_buffers())
+        assert out.w1 is not None
+        assert out.w1.equal(without.projector(without.encoder(views[2])))
+        assert not all(buffer.equal(dict(without.named_buffers())[name]) for name, buffer in with_clean.named_buffers())
+        (out.z1 + out.w1).sum().backward()
+
+
+def test_first_weights_come_with_fresh_statistics() -> None:
+    for norm in (("normal", "normal"), ("detach", "normal")):
+        siamese = build(Networks(**SMALL, projector_norm=norm), 0)
+        fresh = {name: buffer.clone() for name, buffer in siamese.named_buffers()}
+        siamese(images(6, 8, 1).float(), images(6, 8, 2).float())
+        assert not all(buffer.equal(fresh[name]) for name, buffer in siamese.projector.named_buffers("projector"))
+        initialize(siamese, generator())
+        assert all(buffer.equal(fresh[name]) for name, buffer in siamese.named_buffers())
+
+
+def byol(**changes: object) -> Siamese:
+    return build(Networks(**{**SMALL, "predictor": 2, "target": "ema", **changes}), 0)  # type: ignore[arg-type]
+
+
+def test_each_output_is_that_of_its_view_and_tower() -> None:
+    """Each view normalised by itself; in training mode no output depends on what BatchNorm has counted."""
+    siamese, again = (byol(target_init="own").double() for _ in range(2))
+    views, clean = (images(6, 8, 1), images(6, 8, 2) * 3), images(6, 8, 3)
+    out = siamese(*views, clean)
+    assert again.predictor is not None
+    assert again.target_encoder is not None
+    assert again.target_projector is not None
+    for view, z, p, t in zip(views, (out.z1, out.z2), (out.p1, out.p2), (out.t1, out.t2), strict=True):
+        assert z.equal(again.projector(again.encoder(view)))
+        assert p.equal(again.predictor(z))
+        assert t.equal(again.target_projector(again.target_encoder(view)))
+        assert not torch.allclose(t, z, rtol=1e-2), "the target's own weights"
+    for one, other in ((out.z1, out.z2), (out.p1, out.p2), (out.t1, out.t2)):
+        assert not torch.allclose(one, other, rtol=1e-2), "the two views are told apart"
+    together = again.projector(again.encoder(torch.cat(views))).chunk(2)
+    assert not torch.allclose(out.z1, together[0], rtol=1e-2)
+    assert out.w1 is not None
+    assert out.w1 is out.w2
+    assert out.w1.equal(again.projector(again.encoder(clean)))
+    assert out.w1.requires_grad is False
+    assert siamese(*views).w1 is siamese(*views).w2 is None
+    two = siamese(*views, clean, views[0])
+    assert two.w1 is not None
+    assert two.w2 is not None
+    assert two.w1.equal(out.w1)
+    assert two.w2.equal(out.z1)
+
+
+@pytest.mark.parametrize("norm", [("normal", "normal"), ("detach", "normal")])
+def test_half_precision_ends_in_whole_embeddings(norm: tuple[str, str] | None) -> None:
+    siamese, views = byol(projector_norm=norm, predictor_norm=norm), [images(16, 16, seed).float() for seed in (1, 2)]
+    whole = siamese(*views)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = siamese(*views)
+    for a, b in zip(half[:6], whole[:6], strict=True):
+        assert a.dtype == torch.float32
+        assert F.cosine_similarity(a, b).mean().item() > 0.99
+    F.cosine_similarity(half.p1, half.t2).mean().backward()
+    assert all(w.grad is None or w.grad.isfinite().all() for w in siamese.learning())
+
+
+def test_without_predictor_and_target_they_are_the_embeddings() -> None:
+    out = build(Networks(**SMALL), 0)(images(3, 8).float(), images(3, 8, 1).float())
+    assert out.p1 is out.z1
+    assert out.t2 is out.z2
+    assert out.t1.requires_grad
+
+
+def test_no_gradient_reaches_the_target() -> None:
+    siamese = byol()
+    out = siamese(images(3, 8).float(), images(3, 8, 1).float())
+    assert not out.t1.requires_grad
+    learning = {id(weights) for weights in siamese.learning()}
+    assert learning == {
+        id(w)
+        for part in (siamese.encoder, siamese.projector, siamese.predictor)
+        for w in part.parameters()  # type: ignore[union-attr]
+    }
+
+
+def test_the_target_follows_in_its_parameters_alone() -> None:
+    siamese = byol(target_init="own").double()
+    before = [weights.clone() for weights in siamese.target_encoder.parameters()]  # type: ignore[union-attr]
+    siamese(images(6, 8, 1), images(6, 8, 2))
+    statistics = siamese.target_encoder.bn1.running_mean.clone()  # type: ignore[union-attr]
+    siamese.update_target(0.9)
+    pairs = zip(before, siamese.target_encoder.parameters(), siamese.encoder.parameters(), strict=True)  # type: ignore[union-attr]
+    for old, new, followed in pairs:
+        assert torch.allclose(new, 0.9 * old + 0.1 * followed, rtol=1e-12, atol=1e-14)
+    assert siamese.target_encoder.bn1.running_mean.equal(statistics)  # type: ignore[union-attr]
+    assert float(statistics.abs().max()) > 0, "the target is in training mode, so its statistics move"
+
+
+def test_a_target_starts_as_a_copy_or_on_its_own() -> None:
+    for init, equal in (("copy", True), ("own", False)):
+        siamese = byol(target_init=init)
+        assert siamese.encoder.conv1.weight.equal(siamese.target_encoder.conv1.weight) is equal  # type: ignore[union-attr]
+        assert siamese.projector.linears[0].weight.equal(siamese.target_projector.linears[0].weight) is equal  # type: ignore[union-attr, operator]
+
+
+def test_first_weights_are_a_function_of_the_seed() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    one, two, other = byol(), build(Networks(**SMALL), 0), build(Networks(**SMALL), 1)
+    assert torch.rand(2).equal(expected), "the global generator stays as it was"
+    for a, b in zip([*one.encoder.parameters(), *one.projector.parameters()], two.parameters(), strict=True):
+        assert a.equal(b), "what stands above the encoder does not change its weights"
+    assert not two.encoder.conv1.weight.equal(other.encoder.conv1.weight)
+
+
+def test_the_predictor_starts_anew() -> None:
+    siamese = byol()
+    first = [linear.weight.clone() for linear in siamese.predictor.linears]  # type: ignore[union-attr, operator]
+    siamese.reset_predictor(generator(4))
+    for old, linear in zip(first, siamese.predictor.linears, strict=True):  # type: ignore[union-attr]
+        bound = math.sqrt(6 / sum(linear.weight.shape))
+        assert not linear.weight.equal(old)
+        assert 0.9 * bound < float(linear.weight.detach().abs().max()) <= bound
+        assert float(linear.bias.detach().abs().max()) == 0
+    narrow = byol(predictor=1, predictor_range=(0.0, 0.02)).predictor.linears[0]  # type: ignore[union-attr]
+    assert float(narrow.weight.detach().min()) >= 0
+    assert 0.015 < float(narrow.weight.detach().max()) <= 0.02
+
+
+def test_a_symmetric_predictor() -> None:
+    siamese = byol()
+    first, last = (linear.weight.clone() for linear in siamese.predictor.linears)  # type: ignore[union-attr, operator]
+    siamese.symmetrize_predictor()
+    now = [linear.weight for linear in siamese.predictor.linears]  # type: ignore[union-attr]
+    assert now[0].equal((first + last.T) / 2)
+    assert now[1].equal(now[0].T)
+    one = byol(predictor=1)
+    one.symmetrize_predictor()
+    weight = one.predictor.linears[0].weight  # type: ignore[union-attr]
+    assert weight.equal(weight.T)
+
+
+def test_batchnorm_after_the_projector_centres_what_both_towers_give() -> None:
+    without, siamese = byol(), byol(projector_out_norm=("normal", "normal"))
+    views = [images(16, 16, seed).float() for seed in (1, 2)]
+    outputs, plain = siamese(*views), without(*views)
+    for ours, theirs in ((outputs.z1, plain.z1), (outputs.t2, plain.t2)):
+        torch.testing.assert_close(ours, batch_normalize(theirs))
+        assert not ours.allclose(theirs)
+
+
+def test_weight_noise() -> None:
+    siamese = byol()
+    before = {name: weights.clone() for name, weights in siamese.named_parameters()}
+    siamese.blend_noise(0.25, generator())
+    for name, weights in siamese.named_parameters():
+        noise = (weights - 0.75 * before[name]) / 0.25
+        if weights.ndim < 2 or name.startswith(("predictor", "target")):
+            assert weights.equal(before[name]), name
+        else:
+            fans = weights[0].numel() + weights.numel() // weights.shape[1]
+            bound = math.sqrt(6 / fans)
+            assert 0.7 * bound < float(noise.detach().abs().max()) < bound * (1 + 1e-4)
+
+
+BAD = [
+    ({"predictor": 3}, "predictor must be 0, 1 or 2 layers"),
+    ({"predictor_norm": ("normal", "half")}, "predictor_norm must be None or two modes"),
+    ({"predictor_range": (0.2, 0.1)}, "the lower one first"),
+    ({"target": "momentum"}, "target must be None or one of ema"),
+]
+
+
+def test_what_cannot_be_built_is_refused() -> None:
+    for settings, sentence in BAD:
+        with pytest.raises((ValueError, TypeError), match=sentence):
+            Networks(**settings)  # type: ignore[arg-type]
+
+
+ROOT = Path(__file__).resolve().parents[3]
+STEPS = """
+import sys, torch
+from pathlib import Path
+from sslbook.images.datasets import Dataset
+from sslbook.training.presets.sheets import run_of
+from sslbook.training.run.trainer import train
+
+pipeline, *runs = sys.argv[2:]
+size = 96 if pipeline == "stl10" else 32
+pixels = torch.randint(0, 256, (16, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+images = Dataset(pixels, torch.arange(16) % 10, "random", 10)
+for run in runs:
+    width, precision = run.split()
+    changes = [f"networks.width={width}", f"precision={precision}", f"pipeline={pipeline}"]
+    changes += ["networks.channels=3", "batch=8", "evaluate=0"]
+    settings = run_of("digits-simclr-nce", seed=0, epochs=3, changes=changes).settings
+    print(run, train(settings, Path(sys.argv[1]) / run, data=(images, images), device="cpu", quiet=True).step)
+"""
+
+
+def test_narrow_networks_are_contiguous_on_a_processor() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert {layout_of(width, cpu) for width in range(1, 16)} == {torch.contiguous_format}
+    assert {layout_of(width, cpu) for width in (16, 64)} == {layout_of(2, gpu)} == {torch.channels_last}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("isa", "pipeline", "runs"),
+    [
+        ("AVX2", "cifar10", [f"{width} float32" for width in (2, 3, 4, 5, 6, 8)]),
+        ("DEFAULT", "stl10", ["3 float32", "8 float32", "12 float32", "8 bfloat16"]),
+    ],
+)
+def test_no_width_corrupts_the_memory(isa: str, pipeline: str, runs: list[str], tmp_path: Path) -> None:
+    """oneDNN can be told to do as on a lesser processor; in channels last it crashed here."""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa, "OMP_NUM_THREADS": "1"}
+    arguments = [str(tmp_path), pipeline, *runs]
+    done = subprocess.run([sys.executable, "-c", STEPS, *arguments], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout.splitlines()) == (0, [f"{run} 6" for run in runs]), done.stderr

@@ -1,0 +1,159 @@
+"""Augmentation pixel by pixel: each operation against Pillow's on the same images, and against other independent code."""
+
+from __future__ import annotations
+
+import colorsys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+from sklearn.datasets import load_sample_images
+from torch import Tensor
+
+from sslbook.training import augment
+from sslchapters.training import live
+from sslchapters.training.live import pillow_jitter, pillow_view
+
+Image = pytest.importorskip("PIL.Image", reason="pip install pillow")
+
+COUNT = 120
+LARGEST = {"crop": 1.01, "brightness": 1.01, "contrast": 1.7, "saturation": 1.5, "hue": 18.0, "grey": 0.51}
+"""In levels of 255, against Pillow, which rounds after each side of a crop and cuts off the fraction after each blend; a blend of
+factor f adds |1 - f| times the error of the grey it takes in.  Of the hue, Pillow keeps 8 bits: 6 / 255 of the chroma a step."""
+
+
+@pytest.fixture(scope="module")
+def pixels() -> Tensor:
+    """Half noise, which has every colour, and half windows of live."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 256, (COUNT // 2, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    photographs = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
+    windows = photographs.unfold(2, 32, 61).unfold(3, 32, 61).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+    return torch.cat([noise, windows[torch.randperm(len(windows), generator=generator)[: COUNT // 2]]])
+
+
+def pictures(pixels: Tensor) -> list:
+    return [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in pixels]
+
+
+def levels(images: list) -> Tensor:
+    return torch.stack([torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in images]).float()
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Tensor:
+    return augment.draws(COUNT, seed=1, step=2, view=0)
+
+
+def drawn_boxes(numbers: Tensor) -> augment.Boxes:
+    return augment.boxes(numbers[:, : augment.CROP_NUMBERS], 32, 32, (0.08, 1.0), (3 / 4, 4 / 3))
+
+
+@pytest.mark.parametrize("size", [8, 32, 96])
+def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
+    box = drawn_boxes(numbers)
+    found = augment.resample(
+        pixels, augment.weights(box.top, box.height, 32, size), augment.weights(box.left, box.width, 32, size)
+    )
+    whole = [tuple(map(int, row)) for row in torch.stack(box, 1).tolist()]
+    cut = [image.crop((x, y, x + w, y + h)) for image, (y, x, h, w) in zip(pictures(pixels), whole, strict=True)]
+    expected = levels([image.resize((size, size), Image.Resampling.BILINEAR) for image in cut])
+    assert (found - expected).abs().max() < LARGEST["crop"]
+    rounded = (found + 0.5).floor()
+    assert (rounded - expected).abs().max() <= 1
+    assert (rounded != expected).float().mean() < 0.15  # two roundings instead of one
+    rows = (augment.weights(box.top, box.height, 32, size) > 0).any(1)
+    outside = (torch.arange(32) < box.top[:, None]) | (torch.arange(32) >= (box.top + box.height)[:, None])
+    assert not (rows & outside).any()
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_each_jitter(pixels: Tensor, numbers: Tensor, kind: int) -> None:
+    factor = augment.factors_of(numbers[:, augment.JITTER], (0.8, 0.8, 0.8, 0.2), 1.1)[:, kind]
+    name = ("brightness", "contrast", "saturation", "hue")[kind]
+    expected = levels([pillow_jitter(image, kind, float(f)) for image, f in zip(pictures(pixels), factor)])
+    error = (one_jitter(pixels, kind, factor) - expected).abs()
+    assert error.max() < LARGEST[name]
+    assert error.mean() < 0.7
+    broken = (one_jitter(pixels, kind, factor + 0.05) - expected).abs()  # a factor 0.05 too large
+    assert broken.mean() > 2 * error.mean()
+
+
+def one_jitter(pixels: Tensor, kind: int, factor: Tensor) -> Tensor:
+    if kind == augment.HUE:
+        return augment.turn_hue_(pixels.float(), factor)
+    of_grey, of_mean = ((1 - factor) * float(kind == which) for which in (augment.SATURATION, augment.CONTRAST))
+    return augment.blend_(pixels.float(), torch.stack([factor, of_grey, of_mean], 1))
+
+
+def one_after_another(image: Tensor, order: tuple[int, ...], factors: list[float]) -> np.ndarray:
+    """The jitter of one image ``(3, H, W)`` in levels as it is defined: four operations in turn, each clamped; float64."""
+    x = image.double().numpy()
+    for kind in order:
+        f, light = factors[kind], np.tensordot(augment.LUMA, x, 1)
+        if kind == augment.HUE:
+            hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in x.reshape(3, -1).T / 255]
+            x = 255 * np.array([colorsys.hsv_to_rgb((h + f) % 1, s, v) for h, s, v in hsv]).T.reshape(x.shape)
+        else:
+            x = f * x + (1 - f) * {0: 0, 1: np.floor(light.mean() + 0.5), 2: light}[kind]
+        x = x.clip(0, 255)
+    return x
+
+
+def test_every_order_of_the_jitter_is_kept(pixels: Tensor) -> None:
+    """All 24, in floating-point numbers, where only rounding may differ: hue has its place among the others."""
+    some = pixels[[3, -3], :, ::5, ::5].repeat(24, 1, 1, 1)
+    numbers = augment.draws(len(some), 9, 0, 0)[:, augment.JITTER].clone()
+    numbers[:, 0] = 0  # all of them are jittered
+    numbers[:, 1] = (torch.arange(len(some)) // 2 + 0.5) / 24
+    assert augment.order_of(numbers).bincount().tolist() == [2] * 24
+    strengths = (0.8, 0.8, 0.8, 0.5)
+    found = augment.jitter_(some.float(), augment.jitter_of(numbers, strengths, 0.8)).double().numpy()
+    factors = augment.factors_of(numbers, strengths, 0.8).tolist()
+    moved = {"first": 0.0, "last": 0.0}
+    for image, order, by, seen in zip(some, np.repeat(augment.ORDERS, 2, axis=0).tolist(), factors, found, strict=True):
+        assert np.abs(seen - one_after_another(image, order, by)).max() < 1e-2, order  # float32, levels to 255
+        rest = [kind for kind in order if kind != augment.HUE]
+        for place, wrong in (("first", [augment.HUE, *rest]), ("last", [*rest, augment.HUE])):
+            if wrong != order:
+                moved[place] += np.abs(seen - one_after_another(image, wrong, by)).max() > 2
+    assert min(moved.values()) > 24, "of 36 images each: hue ahead of all, or behind all, is another picture"
+
+
+def test_whole_views_against_pillow(pixels: Tensor) -> None:
+    """All together, through `apply`, with the choices that the same numbers give; hue out, whose 8 bits later steps enlarge."""
+    pipeline = augment.Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.0))
+    numbers = augment.draws(COUNT, 3, 0, 0)
+    found = augment.apply(pixels, pipeline, numbers) * 255
+    choices = live.choices(numbers, pipeline, 32, 32)
+    expected = levels([pillow_view(image, choice, 32) for image, choice in zip(pictures(pixels), choices)])
+    assert (found - expected).abs().max() < 6  # a crop, three blends that may enlarge it by up to 1.4 each, grey
+    assert (found - expected).abs().mean() < 1.2
+    reordered = [choice._replace(order=choice.order[::-1]) for choice in choices]
+    wrong = levels([pillow_view(image, choice, 32) for image, choice in zip(pictures(pixels), reordered)])
+    assert (found - wrong).abs().max() > 20  # the order of the jitter is told apart
+
+
+def test_a_blurred_view_is_the_view_blurred(pixels: Tensor) -> None:
+    """`apply` with grey, blur, mean and deviation is scipy's blur of the view without them, where the same numbers say so."""
+    sharp = augment.Pipeline(32, jitter=(0.8, 0.8, 0.8, 0.2), grey=0.5)
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    soft = replace(sharp, blur=0.3, blur_sigma=(0.4, 1.6), mean=mean, std=std)
+    numbers = augment.draws(COUNT, 4, 0, 0)
+    levels = augment.apply(pixels, sharp, numbers).double().numpy()
+    found = augment.apply(pixels, soft, numbers).double().numpy()
+
+    def expected(probability: float, low: float, high: float) -> np.ndarray:
+        views = []
+        for view, row in zip(levels, numbers.double().numpy(), strict=True):
+            width = low + (high - low) * row[augment.SIGMA]
+            for axis in (1, 2) if row[augment.BLUR] < probability else ():
+                view = ndimage.gaussian_filter1d(view, width, axis=axis, mode="mirror", radius=4)
+            views.append((view - np.array(mean)[:, None, None]) / np.array(std)[:, None, None])
+        return np.stack(views)
+
+    assert np.abs(found - expected(0.3, 0.4, 1.6)).max() < 1e-5  # float32
+    for wrong in (expected(0.7, 0.4, 1.6), expected(0.0, 0.4, 1.6), expected(0.3, 0.4, 0.4)):
+        assert np.abs(found - wrong).max() > 0.1

@@ -1,0 +1,373 @@
+"""A run that is killed and goes on is the run that was never killed, bit for bit; and what stops a run leaves it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import training_cases
+from training_cases import read_csv
+
+from sslbook import _machine as compute
+from sslbook.networks.siamese import build
+from sslbook.training.presets.sheets import run_of
+from sslbook.training.run import checkpoints, distributed, trainer
+from sslbook.training.run import step as steps
+from sslbook.training.run.data import load_data, make_batches
+from sslbook.training.run.determinism import Batches
+from sslbook.training.run.settings import Refused, Settings
+from sslbook.training.run.trainer import Diverged, train
+
+TINY = (*training_cases.TINY, "evaluate=2")
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple:
+    return load_data(run_of("digits-simclr-nce", seed=0, changes=TINY).settings)
+
+
+def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) -> Settings:
+    return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
+
+
+def go(asked: Settings, folder: Path, data: tuple, **options: Any) -> trainer.Result:
+    return train(asked, folder, data=data, **{"device": "cpu", "quiet": True, **options})
+
+
+def same_weights(one: trainer.Result, other: trainer.Result) -> bool:
+    first, second = one.model.state_dict(), other.model.state_dict()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+BYOL = (
+    "reset=1",
+    "noise=0.1",
+    "symmetric=true",
+    "ema_end=1",
+    "networks.predictor_hidden=8",
+    "drop_last=false",
+    "batch=48",
+)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [("digits-simclr-nce", ()), ("digits-byol", BYOL), ("digits-byol", ("optimizer=sgd", "predictor_lr=10"))],
+)
+def test_a_run_stopped_and_resumed_is_the_one_left_alone(
+    preset: str, changes: tuple, tmp_path: Path, data: tuple
+) -> None:
+    """In the middle of an epoch and at its end; its rows, log and result are the same too."""
+    asked = settings(*changes, preset=preset)
+    whole = go(asked, tmp_path / "whole", data)
+    per_epoch = make_batches(asked, 128).per_epoch
+    for stop in (1, per_epoch, per_epoch + 1):
+        part = go(asked, tmp_path / "parts", data, stop_after=stop)
+        assert (part.step, part.finished) == (stop, False)
+        assert not (tmp_path / "parts" / checkpoints.RESULT).exists()
+    rest = go(asked, tmp_path / "parts", data)
+    assert rest.finished
+    assert same_weights(whole, rest)
+    clock = ("seconds", "images_per_second")
+    one, other = ([{k: v for k, v in row.items() if k not in clock} for row in run.rows] for run in (whole, rest))
+    assert one == other
+    assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
+    result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
+    assert (result["hash"], result["rows"]) == (asked.hash(), rest.rows)
+    again = go(asked, tmp_path / "parts", data)  # nothing is left to do
+    assert again.rows == rest.rows
+
+
+KILLED = """
+import os, sys, torch
+from pathlib import Path
+from sslbook.training.presets.sheets import run_of
+from sslbook.training.run.trainer import train
+torch.set_num_threads(1)
+asked = run_of("digits-simclr-nce", seed=0, epochs=2, changes=sys.argv[2:]).settings
+train(asked, Path(sys.argv[1]), device="cpu", quiet=True, save_every=2, on_step=lambda k: k == 3 and os.kill(os.getpid(), 9))
+"""
+
+
+def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path, data: tuple) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "parts"), *TINY])
+    assert done.returncode == -signal.SIGKILL
+    assert checkpoints.newest_step(tmp_path / "parts") == 2
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert same_weights(go(settings(), tmp_path / "whole", data), go(settings(), tmp_path / "parts", data))
+    torch.set_num_threads(threads)
+
+
+def test_a_predictor_learns_at_a_rate_of_its_own(tmp_path: Path, data: tuple) -> None:
+    """After one step of SGD the predictor has moved ten times as far, and nothing else has moved otherwise."""
+    steady = ("optimizer=sgd", "momentum=0", "weight_decay=0", "evaluate=0")
+    plain, faster = (settings(*steady, f"predictor_lr={rate}", preset="digits-byol") for rate in (1, 10))
+    start = build(plain.networks, plain.seed).state_dict()
+    one, ten = (
+        go(asked, tmp_path / str(asked.predictor_lr), data, stop_after=1).model.state_dict()
+        for asked in (plain, faster)
+    )
+    for name, weights in start.items():
+        if name.startswith("predictor.linears"):
+            torch.testing.assert_close(ten[name] - weights, 10 * (one[name] - weights), rtol=1e-3, atol=1e-6)
+        else:
+            assert ten[name].equal(one[name]), name
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, data: tuple) -> None:
+    steady = ("schedule=released", "evaluate=0")
+    whole = go(settings(*steady, epochs=3), tmp_path / "whole", data)
+    go(settings(*steady, epochs=1), tmp_path / "parts", data)
+    longer = go(settings(*steady, epochs=3), tmp_path / "parts", data)
+    assert [row["epoch"] for row in longer.rows] == [1, 2, 3]
+    assert same_weights(whole, longer)
+    with pytest.raises(Refused, match="is at step 6, past the 2 of this run: choose another folder"):
+        go(settings(*steady, epochs=1), tmp_path / "parts", data)
+    with pytest.raises(Refused, match="is at step 6, without the linear protocol after epoch 2"):
+        go(settings(*steady, "probes=2", epochs=3), tmp_path / "parts", data)
+
+
+def test_weights_to_begin_with_are_not_those_to_go_on_with(tmp_path: Path, data: tuple) -> None:
+    first = build(settings().networks, 7).state_dict()
+    whole = go(settings(), tmp_path / "whole", data, weights=first)
+    go(settings(), tmp_path / "parts", data, weights=first, stop_after=1)
+    assert same_weights(whole, go(settings(), tmp_path / "parts", data, weights=first))
+    assert not same_weights(whole, go(settings(), tmp_path / "drawn", data))
+
+
+def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
+    go(settings(), tmp_path, data, stop_after=1)
+    with pytest.raises(Refused, match=r"holds another run \(lr .*, now 0.5\); choose another folder"):
+        go(settings("lr=0.5"), tmp_path, data)
+    fewer = data[0].take(slice(64))
+    go(settings("subset=64"), tmp_path / "other", (fewer, data[1]), stop_after=1)
+    with pytest.raises(Refused, match="of other networks or images"):
+        go(settings("subset=64"), tmp_path / "other", data)
+    assert go(settings("lr=0.5"), tmp_path, data, resume=False).finished
+
+
+def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path: Path, data: tuple) -> None:
+    asked = settings("evaluate=0", epochs=4)
+    backbone = build(asked.networks, 0).encoder, 16
+
+    def poison(step: int) -> None:
+        if step == 3:
+            with torch.no_grad():
+                next(backbone[0].parameters())[0] = torch.nan
+
+    options = {"backbone": backbone, "pipeline": steps.PIPELINES["digits"]}
+    with pytest.raises(Diverged, match=r"the loss is nan at step 4; the checkpoint of step 3 stays") as caught:
+        go(asked, tmp_path, data, save_every=1, on_step=poison, **options)
+    assert caught.value.step == 4
+    assert not (tmp_path / checkpoints.RESULT).exists()
+    assert (tmp_path / checkpoints.DIVERGED).read_text() == "diverged at step 4\n"
+    good = checkpoints.latest(tmp_path, pytest.fail)
+    assert good is not None
+    assert good["step"] == 3
+    assert all(value.isfinite().all() for value in good["model"].values())
+    assert go(asked, tmp_path, data, **options).finished
+    assert not (tmp_path / checkpoints.DIVERGED).exists()
+
+
+def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, data: tuple) -> None:
+    go(settings(), tmp_path, data)
+    (tmp_path / "curves").mkdir()
+
+    def interrupt(step: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(settings(), tmp_path, data, resume=False, on_step=interrupt)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.csv"]
+    assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT as a terminal has it: a shell starts what it runs in the background with that signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
+    """At once within a step, and before the first one."""
+    whole = go(settings(), tmp_path / "whole", data)
+    usual = signal.getsignal(number)
+    for tries in (1, 2):
+        with pytest.raises(compute.Stopped, match="stopped; the same command goes on") as stopped:
+            go(settings(), tmp_path / "parts", data, on_step=lambda step: os.kill(os.getpid(), number))
+        assert compute.status(stopped.value) == 128 + number
+        assert signal.getsignal(number) is usual
+        assert checkpoints.newest_step(tmp_path / "parts") == 2 * tries  # heard after a step, obeyed after the next
+    assert same_weights(whole, go(settings(), tmp_path / "parts", data))
+
+
+def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
+    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+        with pytest.raises(compute.Stopped) as stopped:
+            train(settings(), tmp_path, data=data, device="cpu")
+        with pytest.raises(BrokenPipeError):
+            gone.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)
+    assert compute.status(stopped.value) == 141
+    assert checkpoints.newest_step(tmp_path) is not None
+
+
+def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
+    seen = []
+    go(settings(epochs=1), tmp_path, data, on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)))
+    assert seen == [1, 2]
+
+
+def test_a_callback_may_look_and_changes_nothing(tmp_path: Path, data: tuple) -> None:
+    models: list[Any] = []
+    build_of = steps.build
+
+    def meddle(row: dict) -> None:
+        row.clear()
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for weights in models[0].eval().parameters():
+                weights.zero_()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "build", lambda *a: models.append(build_of(*a)) or models[0])
+        looked = go(settings(), tmp_path / "looked", data, on_epoch=meddle)
+    assert same_weights(looked, alone := go(settings(), tmp_path / "alone", data))
+    assert [row["loss"] for row in looked.rows[1:]] == [row["loss"] for row in alone.rows[1:]]
+
+
+def test_precision_is_what_is_asked_and_goes_on_as_it_began(
+    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wanted, has, low in (
+        ("auto", False, False),
+        ("auto", True, True),
+        ("float32", True, False),
+        ("bfloat16", False, True),
+    ):
+        monkeypatch.setattr(steps, "has_bfloat16", lambda has=has: has)
+        kind = steps.precision_of(wanted, torch.device("cpu"), steps.LARGE)
+        assert kind == (torch.bfloat16 if low else torch.float32)
+    assert steps.precision_of("auto", torch.device("cpu"), steps.LARGE - 1) == torch.float32
+    whole = go(settings("precision=bfloat16"), tmp_path / "whole", data)
+    full = go(settings("precision=float32"), tmp_path / "full", data)
+    assert whole.rows[-1]["loss"] == pytest.approx(full.rows[-1]["loss"], rel=0.02)
+    assert whole.rows[-1]["loss"] != full.rows[-1]["loss"]
+    assert {weights.dtype for weights in whole.model.parameters()} == {torch.float32}
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
+        go(settings(), tmp_path / "parts", data, stop_after=1)
+    assert same_weights(whole, go(settings(), tmp_path / "parts", data))
+
+
+@pytest.mark.slow
+def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced, augmentation and loss and gradient; by PyTorch's own kernels, since a compiler takes minutes here."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    asked = ("evaluate=0", "batch=128")
+    eager, held = (go(settings(f"capture={how}", *asked), tmp_path / how, data).rows for how in ("none", "compile"))
+    assert [row["loss"] for row in held] == pytest.approx([row["loss"] for row in eager], rel=1e-5)
+    assert json.loads((tmp_path / "compile" / checkpoints.RESULT).read_text())["capture"] == "compile"
+
+
+def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first batch that a resumed run sees is the last of its epoch, and not full."""
+    asked = settings("batch=48", "drop_last=false")
+    step = steps.make_step(asked, data[0], torch.device("cpu"))
+    step.capture, recorded = "graph", []
+
+    def record(step: steps.Step, *inputs: torch.Tensor) -> None:
+        recorded.append([len(part) for part in inputs])
+        step._inputs, step._gradients = tuple(part.clone() for part in inputs), []
+        step._graph = type("Graph", (), {"replay": lambda self: None})()
+        step._result = torch.tensor(1.5)
+
+    monkeypatch.setattr(steps.Step, "_record", record)
+    part, whole = (make_batches(asked, 128).at(number) for number in (2, 0))
+    assert float(step(*part)) > 2
+    assert recorded == []
+    assert float(step(*whole)) == 1.5
+    assert recorded == [[48, 48, 48]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("capture", ["graph", *(pytest.param(k, marks=pytest.mark.long) for k in ("compile", "both"))])
+def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: str) -> None:
+    """Also where the last batch of an epoch is not full, and where the run is resumed."""
+    asked = ("precision=float32", "evaluate=0", "batch=48", "drop_last=false", "shuffle=true", "optimizer=sgd")
+    held, options = settings(f"capture={capture}", *asked), {"data": data, "device": "cuda", "quiet": True}
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # nor digits that a convolution drops
+        eager = train(settings("capture=none", *asked), tmp_path / "eager", **options)
+        train(held, tmp_path / "held", **options, stop_after=2)
+        captured = train(held, tmp_path / "held", **options)
+    assert [row["loss"] for row in captured.rows] == pytest.approx([row["loss"] for row in eager.rows], rel=1e-3)
+    other = captured.model.state_dict()
+    for name, value in eager.model.state_dict().items():
+        assert torch.allclose(value.float(), other[name].float(), rtol=1e-2, atol=1e-3), name
+
+
+def test_views_and_orders_are_functions_of_the_step() -> None:
+    batches, other = (Batches(100, 8, seed=seed, shuffle=True) for seed in (0, 1))
+    assert not torch.equal(batches.order(3), batches.order(4))
+    assert not torch.equal(batches.order(3), other.order(3))
+    assert sorted(batches.order(3).tolist()) == list(range(100))
+    index, one, two = batches.at(5)
+    assert torch.equal(index, batches.order(0)[40:48])
+    assert all(map(torch.equal, batches.at(5), (index, one, two)))
+    for another in (two, batches.at(6)[1], other.at(5)[1]):
+        assert not torch.equal(one, another)
+    still = Batches(100, 8, seed=0, drop_last=False, views=4)
+    assert (batches.per_epoch, still.per_epoch) == (12, 13)
+    assert [len(part) for part in still.at(12)] == [4] * 5
+    assert still.at(13)[0].tolist() == list(range(8))
+
+
+def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = Batches(128, 8, seed=0).at(5), []
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    for rank in (0, 1):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        parts.append(Batches(128, 8, seed=0).at(5))
+    for number, all_rows in enumerate(whole):
+        assert torch.equal(torch.cat([part[number] for part in parts]), all_rows)
+    with pytest.raises(ValueError, match="batch must be a multiple of the 2 processes, got 63"):
+        Batches(128, 63, seed=0)
+    with pytest.raises(ValueError, match="the last batch of 2 can't be shared by 2 processes, at least 2 each"):
+        Batches(130, 64, seed=0, drop_last=False)
+
+
+def test_what_cannot_be_run_gets_a_sentence_before_anything_is_written(tmp_path: Path, data: tuple) -> None:
+    images, tests = data
+    for asked, options, sentence in (
+        (settings("batch=200"), {}, "batch must be at most the 128 images there are, got 200"),
+        (settings(), {"device": "gpu"}, "device must be cpu, cuda or cuda:N, got 'gpu'"),
+        (settings("capture=graph"), {}, "capture must be none or compile on cpu"),
+        (settings(), {"save_every": -1}, "save_every must be at least 1"),
+        (settings("networks.channels=3"), {}, "must hold images of 3 channels"),
+        (settings(), {"data": (images, replace(tests, pixels=tests.pixels[..., :4]))}, "pipeline=digits is not for"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            train(asked, tmp_path / "run", **{"data": data, "device": "cpu", "quiet": True, **options})
+        assert not (tmp_path / "run").exists()

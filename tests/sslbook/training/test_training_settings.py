@@ -1,0 +1,156 @@
+"""Settings: what is allowed, how they are changed, and the hash that tells runs apart; optimisers after their formulas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import nn
+
+from sslbook.networks.siamese import Networks
+from sslbook.training.presets.sheets import presets, run_of, values_of, with_changes
+from sslbook.training.run.optim import FACTOR, LARS, make_optimizer
+from sslbook.training.run.settings import FREE, Settings, differences, stored_settings
+from sslchapters.records import recorded
+
+BYOL = presets()["stl10-byol"].settings
+
+
+def test_what_is_not_allowed_gets_a_sentence() -> None:
+    for change, sentence in (
+        ("dataset=cifar", "did you mean 'cifar10'"),
+        ("split=train+unlabeled", "split must be train"),
+        ("shuffle=1", "shuffle must be true or false"),
+        ("momentum=1", "momentum must be at least 0 and below 1"),
+        ("lr=fast", "lr must be a number"),
+        ("batch=1.5", "batch must be a whole number"),
+        ("betas=0.5", "betas must be numbers"),
+        ("probes=0", "probes must be at least 1"),
+        ("reset=5", "reset and symmetric are for a predictor"),
+        ("warmup=1", "warmup is for the cosine schedule"),
+        ("widht=3", "did you mean .*networks.width"),
+        ("networks=3", "networks can't be set as a whole"),
+        ("margin=3", "info_nce takes temperature"),
+        ("=3", "a change must be of the form key=value"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            with_changes(Settings(), [change])
+    with pytest.raises(TypeError, match="epochs must be a whole number, got 'ten'"):
+        Settings(epochs="ten")  # type: ignore[arg-type]
+
+
+def test_changes_are_read_as_what_they_are_for() -> None:
+    changes = ("subset=5000", "lr=1", "networks.predictor_norm=none", "networks.predictor_range=0,0.05", "capture=none")
+    changed = with_changes(BYOL, [*changes, "probes=10,20", "objective=info_nce", "temperature=0.2"])
+    assert (changed.subset, repr(changed.lr), changed.capture) == (5000, "1.0", "none")
+    assert (changed.networks.predictor_norm, changed.networks.predictor_range) == (None, (0.0, 0.05))
+    assert (changed.probes, changed.loss_kwargs) == ((10, 20), {"temperature": 0.2})
+    assert with_changes(changed, ["probes=7", "objective=soft_triplet"]).loss_kwargs == {"temperature": 0.2}
+    assert with_changes(changed, ["probes=7"]).probes == (7,)
+    assert with_changes(changed, ["probes=none", "objective=quadratic"]).loss_kwargs == {}
+
+
+def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
+    base = replace(BYOL, split="train")
+    for name, value in {"seed": 7, "evaluate": 0, "probes": (3,), "capture": "compile", "epochs": 500}.items():
+        assert name in (*FREE, "epochs")
+        assert replace(base, **{name: value}).hash() == base.hash(), name
+    others = {
+        "dataset": "cifar10",
+        "split": "train+unlabeled",
+        "subset": 10,
+        "pipeline": "mnist",
+        "networks": Networks(width=16),
+    }
+    others |= {"objective": "simple", "loss_kwargs": {"stop_gradient": False}, "optimizer": "adam", "lr": 0.5}
+    others |= {"betas": (0.5, 0.5), "weight_decay": 0.1, "schedule": "released", "batch": 64, "shuffle": False}
+    others |= {"drop_last": True, "noise": 0.1, "precision": "float32", "own": {"images": "a"}, "momentum": 0.5}
+    others |= {"ema": 0.5, "ema_end": 1.0, "reset": 3, "symmetric": True, "predictor_lr": 10.0}
+    cosine = replace(base, schedule="cosine")
+    changed = [replace(base, **{name: value}) for name, value in others.items()]
+    changed += [cosine, replace(cosine, epochs=500), replace(cosine, warmup=2)]  # its rates depend on the length
+    assert {*others, *FREE, "epochs", "warmup"} == {field.name for field in fields(Settings)}
+    hashes = [settings.hash() for settings in (base, *changed)]
+    assert len(set(hashes)) == len(hashes)
+    assert replace(base, lr=1).hash() == replace(base, lr=1.0).hash()
+    assert len({preset.settings.hash() for preset in presets().values()}) == len(presets())
+
+
+def test_recorded_runs_are_found_by_the_names_of_today() -> None:
+    """A record of a table names its runs by their folders, which have the hash; other hashes would leave the table empty."""
+    assert set(recorded("A-Tab2")["runs"]) == {run_of("cifar10-simclr-nce", seed=1).slug}
+
+
+def test_settings_come_back_from_json_and_say_what_differs() -> None:
+    for settings in (BYOL, replace(BYOL, own={"images": "a"}, dataset="cifar10", split="train", pipeline="cifar10")):
+        assert stored_settings(json.dumps(settings.as_json())) == settings
+    assert "dataset" not in replace(BYOL, own={"images": "a"}).as_json()
+    other = replace(BYOL, lr=0.5, networks=replace(BYOL.networks, predictor=1), seed=3)
+    told = differences(BYOL.as_json(), other.as_json())
+    assert told == "lr 0.03, now 0.5; networks.predictor 2, now 1; seed 0, now 3"
+
+
+def test_values_are_printed_as_they_are_set() -> None:
+    for preset in presets().values():
+        values = {k: v for k, v in values_of(preset.settings).items() if k != "networks.predictor_range" or v != "none"}
+        again = with_changes(preset.settings, [f"{key}={value}" for key, value in values.items()])
+        usual = {**again.loss_kwargs, **preset.settings.loss_kwargs}
+        assert again == replace(preset.settings, loss_kwargs=usual)
+
+
+def problem(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.BatchNorm1d(4), nn.Linear(4, 3, bias=False)).to(dtype)
+    nn.init.zeros_(net[3].weight)  # of no length, and it lets no gradient through in the first step
+    return net
+
+
+def gradients(net: nn.Sequential, step: int) -> list[torch.Tensor]:
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64).roll(step).view(8, 5)
+    for parameter in net.parameters():
+        parameter.grad = None
+    (net(x) - 1).square().sum().backward()
+    return [parameter.grad.clone() for parameter in net.parameters()]
+
+
+def by_hand(momentum: float, decay: float, trust: float, rate: float, steps: int, *, broken: bool = False) -> list:
+    """LARS as its formula reads, tensor by tensor, in plain loops."""
+    net = problem()
+    velocity = [torch.zeros_like(p) for p in net.parameters()]
+    for step in range(steps):
+        grads = gradients(net, step)
+        with torch.no_grad():
+            for v, p, g in zip(velocity, net.parameters(), grads, strict=True):
+                local, pull = 1.0, g
+                if p.ndim > 1 or broken:
+                    size, slope = float(p.norm()), float(g.norm())
+                    pull = g + decay * p
+                    local = trust * size / (slope + decay * size) if size > 0 and slope > 0 else 1.0
+                v.mul_(momentum).add_(rate * local * pull)
+                p -= v
+    return [p.detach() for p in net.parameters()]
+
+
+def test_lars_follows_its_formula() -> None:
+    net = problem()
+    optimizer = LARS(net.parameters(), 0.3, momentum=0.9, weight_decay=0.01, trust=0.02)
+    for step in range(5):
+        gradients(net, step)
+        optimizer.step()
+    ours = [p.detach() for p in net.parameters()]
+    formula = by_hand(0.9, 0.01, 0.02, 0.3, 5)
+    assert max(float((a - b).abs().max()) for a, b in zip(ours, formula, strict=True)) < 1e-13
+    adapted_biases = by_hand(0.9, 0.01, 0.02, 0.3, 5, broken=True)
+    assert max(float((a - b).abs().max()) for a, b in zip(ours, adapted_biases, strict=True)) > 1e-3
+
+
+def test_optimisers_have_the_runs_numbers() -> None:
+    for name in ("sgd", "adam", "lars"):
+        settings = replace(Settings(), optimizer=name, lr=0.25, momentum=0.5, weight_decay=0.125, betas=(0.7, 0.8))
+        net = problem(torch.float32)
+        one, two = make_optimizer(replace(settings, predictor_lr=3), list(net.parameters()), net[3]).param_groups
+        assert (one["lr"], one["weight_decay"]) == (0.25, 0.125)
+        assert one["betas"] == (0.7, 0.8) if name == "adam" else one["momentum"] == 0.5
+        assert (one.get(FACTOR), two[FACTOR], len(one["params"]), len(two["params"])) == (None, 3, 4, 1)

@@ -1,0 +1,187 @@
+"""Message passing against sums over every assignment of every variable, with Jacobians by autograd, and against sampling."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hltm_cases import correlation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork, initial_network
+from sslbook.trees.latent import LatentTree
+from sslchapters.hltm import theory
+
+SHAPES = [
+    ((2, 2, 2), (2, 2)),
+    ((2, 2, 2), (3, 2)),
+    ((2, 2, 2), (2, 3)),
+    ((2, 2, 2, 2), (2, 2, 2)),
+    ((3, 3, 3), (2, 2)),
+    ((2, 3, 2, 3), (1, 2, 2)),
+    ((3, 2), (3,)),
+]
+INSTANCES = given(st.integers(0, 10**6), st.integers(0, len(SHAPES) - 1), st.sampled_from([1, 3]))
+SMALL = settings(max_examples=28, deadline=None)
+
+
+@dataclass
+class Listed:
+    """A tree and a network with every assignment run through it, part after part, and what message passing says."""
+
+    tree: LatentTree
+    net: TreeNetwork
+    values: list[Tensor]
+    chance: Tensor
+    pre: list[list[Tensor]]
+    read: list[list[Tensor]]
+    passed: list[exact.Parts | None]
+
+    def given(self, depth: int, node: int, quantity: Tensor) -> Tensor:
+        """``E[quantity | z]``, ``(..., m)`` for ``quantity`` ``(..., A)``."""
+        columns = []
+        for value in range(self.tree.values[depth]):
+            weight = self.chance * (self.values[depth][node] == value)
+            columns.append((quantity * weight).sum(-1) / weight.sum())
+        return torch.stack(columns, -1)
+
+
+def listed(seed: int, shape: int, width: int) -> Listed:
+    values, branching = SHAPES[shape]
+    tree = trees.random_categorical([seed], values, branching)
+    net = initial_network([seed], branching, width, dtype=torch.float64)
+    assignments, chance = trees.joint(tree)
+    z = [part[0] for part in assignments]
+    below = [leaf.double()[None] for leaf in z[-1]]
+    pre: list[list[Tensor]] = []
+    reads: list[list[Tensor]] = []
+    for d in reversed(range(tree.depth)):
+        b = branching[d]
+        read = [torch.cat(below[k * b : (k + 1) * b]) for k in range(tree.nodes[d])]
+        parts = [net.weights[d][0, k] @ x + net.biases[d][0, k][:, None] for k, x in enumerate(read)]
+        pre.append([part.requires_grad_() for part in parts])
+        reads.append(read)
+        below = [part.relu() for part in parts]
+    passed = exact.list_parts(tree, net)
+    return Listed(tree, net, z, chance[0], pre[::-1], reads[::-1], passed)
+
+
+def hidden(tree: LatentTree) -> list[tuple[int, int]]:
+    return [(d, k) for d in range(tree.depth) for k in range(tree.nodes[d])]
+
+
+@SMALL
+@INSTANCES
+def test_conditional_moments(seed: int, shape: int, width: int) -> None:
+    world = listed(seed, shape, width)
+    moments = exact.moments(world.tree, world.net, world.passed)
+    for d, k in hidden(world.tree):
+        f = world.pre[d][k].detach()
+        mean = world.given(d, k, f)
+        assert (moments[d].mean[0, k] - mean).abs().max() < 1e-11
+        assert (moments[d].variance[0, k] - (world.given(d, k, f * f) - mean**2)).abs().max() < 1e-11
+        parts = world.passed[d]
+        if parts is not None:
+            v = world.given(d, k, f.relu())
+            assert (exact.activation_means(parts)[0, k] - v).abs().max() < 1e-11
+            variance = world.given(d, k, f.relu() ** 2) - v**2
+            assert (exact.activation_variances(parts)[0, k] - variance).abs().max() < 1e-11
+
+
+@SMALL
+@INSTANCES
+def test_correlations(seed: int, shape: int, width: int) -> None:
+    world = listed(seed, shape, width)
+    found = exact.latent_correlations(world.tree, world.net)
+    for d, k in hidden(world.tree):
+        wanted = correlation(world.values[d][k].double(), world.pre[d][k].detach(), world.chance)
+        assert (found[d][0, k] - wanted).abs().max() < 1e-11
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-120, 1e120, 1e200])
+def test_correlations_have_no_unit(scale: float) -> None:
+    tree = theory.random_symmetric([0], 3, 0.8)
+    net = initial_network([0], tree.branching, 2, dtype=torch.float64)
+    silent = tuple(torch.zeros_like(part) for part in net.biases)
+    plain = exact.latent_correlations(tree, TreeNetwork(net.weights, silent))
+    for biases in (silent, net.biases):
+        found = exact.latent_correlations(tree, TreeNetwork(tuple(scale * part for part in net.weights), biases))
+        assert all(part.isfinite().all() for part in found)
+        if biases is silent:
+            assert all((one - two).abs().max() < 1e-12 for one, two in zip(found, plain, strict=True))
+
+
+def test_constant_units_are_uncorrelated() -> None:
+    tree = theory.random_symmetric([0], 3, 0.8)
+    net = initial_network([0], tree.branching, 2, dtype=torch.float64)
+    net.biases[1].fill_(-100)  # the children of the root are silent, and so the root's part is its bias
+    found = exact.latent_correlations(tree, net)
+    assert found[0].abs().max() == 0
+    assert found[2].abs().max() > 0.1
+    net.weights[2].zero_()
+    net.biases[2].fill_(0.3)
+    assert exact.latent_correlations(tree, net)[2].abs().max() == 0
+
+
+def connections(world: Listed, d: int, k: int) -> Tensor:
+    """``E[f (x) J^T | z_0]`` by autograd, ``(m0, fan-in, outputs, width)``."""
+    top, part = world.pre[0][0], world.pre[d][k]
+    jacobian = torch.stack([torch.autograd.grad(row.sum(), part, retain_graph=True)[0] for row in top])
+    products = world.read[d][k].detach()[:, None, None] * jacobian
+    return world.given(0, 0, products).movedim(-1, 0)
+
+
+def names(tree: LatentTree) -> list[str]:
+    steps = (itertools.product(*(map(str, range(b)) for b in tree.branching[:d])) for d in range(tree.depth))
+    return ["s" + "".join(path) for paths in steps for path in paths]
+
+
+@SMALL
+@INSTANCES
+def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
+    world = listed(seed, shape, width)
+    tree = world.tree
+    for name in names(tree):
+        wanted = connections(world, *trees.place(tree, name))
+        found = theory.expected_connection(tree, world.net, world.passed, name)
+        assert found.shape == (1, *wanted.shape)
+        assert (found[0] - wanted).abs().max() < 1e-11
+        centred = wanted - torch.einsum("z,zico->ico", tree.root[0], wanted)
+        for contract, kept in [("outputs", "iw"), ("units", "io")]:
+            a, b = ("iow", "jov") if kept == "iw" else ("iow", "jpw")
+            out = "iwjv" if kept == "iw" else "iojp"
+            covariance = torch.einsum(f"z,z{a},z{b}->{out}", tree.root[0], centred, centred)
+            norm = theory.operator_norm(tree, found, contract)
+            assert (norm[0] - covariance.square().sum().sqrt()).abs() < 1e-11
+            trace = torch.einsum("ixix->", covariance)
+            assert (trace - torch.einsum("z,ziow->", tree.root[0], centred**2)).abs() < 1e-11
+
+
+def test_replicas_are_kept_apart() -> None:
+    tree = theory.random_symmetric([0, 1, 2], 3, 0.6)
+    net = initial_network([0, 1, 2], tree.branching, 3, dtype=torch.float64)
+    passed = exact.list_parts(tree, net)
+    one, alone = tree.replica(1), net.replica(1)
+    alone_passed = exact.list_parts(one, alone)
+    for together, single in zip(
+        exact.latent_correlations(tree, net, passed), exact.latent_correlations(one, alone), strict=True
+    ):
+        assert (together[1] - single[0]).abs().max() < 1e-13
+    for name in names(tree):
+        together = theory.expected_connection(tree, net, passed, name)
+        single = theory.expected_connection(one, alone, alone_passed, name)
+        assert (together[1] - single[0]).abs().max() < 1e-13
+        assert (theory.operator_norm(tree, together)[1] - theory.operator_norm(one, single)[0]).abs() < 1e-13
+
+
+@pytest.mark.parametrize("seeds", [[0, 1], [0]])  # too many, and of other leaves
+def test_tree_and_network_of_different_shapes(seeds: list[int]) -> None:
+    tree = theory.random_symmetric([0], 2, 0.7)
+    with pytest.raises(ValueError, match="tree and net must have one shape"):
+        exact.list_parts(tree, initial_network(seeds, (2, 2) if len(seeds) > 1 else (2, 3), 3))

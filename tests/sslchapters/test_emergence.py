@@ -1,0 +1,110 @@
+"""How features emerge: one neuron on the ring, the networks that are trained, and their record."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sslbook.losses import pairs
+from sslchapters.emergence import ring, runs
+
+
+def test_the_sets_that_occur() -> None:
+    plain, biased = ring.possible_sets(False), ring.possible_sets(True)
+    assert [sorted(s) for s in plain] == [[], ["01"], ["10"], ["01", "11"], ["10", "11"], ["01", "10", "11"]]
+    assert len(biased) == 14
+    assert frozenset({"01", "10"}) not in biased
+    assert frozenset({"00", "11"}) not in biased
+    for bias, sets in ((False, plain), (True, biased)):
+        draws = torch.randn(20000, 3 if bias else 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        drawn = {tuple(row) for row in ring.selected(draws).tolist()}
+        assert drawn == {tuple(ring.mask(s).tolist()) for s in sets}
+        stuck = [s for s in sets if not ring.direction(ring.mask(s), bias).any()]
+        assert stuck == [frozenset(), frozenset(ring.PATTERNS) if bias else frozenset({"01", "10", "11"})]
+
+
+def test_the_contrast_is_ascended() -> None:
+    draw = torch.Generator().manual_seed(0)
+    w = torch.randn(500, 3, dtype=torch.float64, generator=draw, requires_grad=True)
+    (slope,) = torch.autograd.grad(0.5 * ring.contrast(w).square().sum(), w)
+    assert torch.allclose(ring.step(w.detach(), 0.1) - w.detach(), 0.1 * slope)
+
+
+def test_the_networks_gradient_is_autograd_through_a_convolution() -> None:
+    """The einsum network equals torch's circular convolution, so that what is trained is what the chapter names."""
+    draw = torch.Generator().manual_seed(0)
+    filters = torch.randn(1, 3, 3, dtype=torch.float64, generator=draw)
+    x = torch.randn(1, 7, 6, dtype=torch.float64, generator=draw)
+    conv = torch.nn.Conv1d(1, 3, 2, dtype=torch.float64)
+    with torch.no_grad():
+        conv.weight.copy_(filters[0, :, None, :2])
+        conv.bias.copy_(filters[0, :, 2])
+        wanted = conv(torch.cat([x[0], x[0, :, :1]], 1)[:, None]).relu().sum(-1)
+    assert torch.allclose(runs.Network(filters, None).pooled(x)[0], wanted)
+
+
+def test_replicas_of_the_network_are_independent() -> None:
+    many, alone = runs.train_ring([3, 4, 5], "simclr", steps=5), runs.train_ring([4], "simclr", steps=5)
+    assert torch.allclose(many.end.filters[1], alone.end.filters[0], rtol=1e-12, atol=1e-12)
+    assert float(many.accuracy_end[1]) == float(alone.accuracy_end[0])
+
+
+@pytest.mark.parametrize("loss", runs.COMPARED)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_gradient_is_autograds(loss: str, normalize: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    w1, w2, one, two = normal(3, 6, 5), normal(3, 6), normal(3, 9, 5), normal(3, 9, 5)
+    floor = 1.5  # between the lengths of the outputs, so that both branches are tested
+    found = runs.gradients(w1, w2, one, two, loss, normalize, 0.3, floor)
+    leaves = [w.clone().requires_grad_(True) for w in (w1, w2)]
+    y = [(v @ leaves[0].mT).relu() * leaves[1][:, None] for v in (one, two)]
+    if normalize:
+        assert (y[0].norm(dim=-1) < floor).any()
+        assert (y[0].norm(dim=-1) > floor).any()
+        y = [v / v.norm(dim=-1, keepdim=True).clamp_min(floor) for v in y]
+    near = pairs.half_squared_distance(y[0], y[1])
+    far = pairs.half_squared_distance(y[0], y[0].roll(1, 1))[..., None]
+    value = pairs.simple(near, far) if loss == "simple" else pairs.info_nce(near, far, temperature=0.3)
+    wanted = torch.autograd.grad(value.mean(1).sum(), leaves)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize(("dtype", "tol"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("loss", runs.COMPARED)
+def test_a_replica_is_the_same_alone(loss: str, dtype: torch.dtype, tol: float) -> None:
+    many = runs.train_nodes([3, 4, 5, 6], loss, True, steps=150, dtype=dtype)
+    alone = runs.train_nodes([5], loss, True, steps=150, dtype=dtype)
+    for mine, theirs in ((many.end.w1[2], alone.end.w1[0]), (many.end.w2[2], alone.end.w2[0])):
+        assert torch.allclose(mine, theirs, rtol=tol, atol=tol)
+    assert not torch.allclose(many.end.w2[1], alone.end.w2[0], rtol=1e-3)
+
+
+def test_a_replica_stops_at_its_cap_and_stays() -> None:
+    run = runs.train_nodes(range(3), "simple", steps=400)
+    assert bool((run.stopped < 400).all())
+    for r in range(3):
+        tail = run.norms[r, int(run.stopped[r]) :]
+        assert torch.equal(tail, tail[:1].expand_as(tail))
+        assert float(tail[0, 0] / run.norms[r, 0, 0]) > 100
+    assert bool(torch.isfinite(run.norms).all())
+
+
+def test_counts_and_correlations() -> None:
+    centres = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])
+    net = runs.TwoLayers(
+        torch.tensor([[[1.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]]), torch.tensor([[-2.0, 1.0, 3.0]]), centres
+    )
+    assert net.active().tolist() == [[1, 2, 0]]
+    assert runs.rank_correlation(net) == pytest.approx(-1)
+    assert runs.by_count(net) == {0: (1, 3.0), 1: (1, 2.0), 2: (1, 1.0)}
+
+
+def test_the_record_of_a_short_run() -> None:
+    values = runs.two_layer_values([0, 1], steps=3)
+    assert len(values["foretold"]) == 2
+    assert set(values["others"]) >= {"2 by 20", "floor 1e-12"}

@@ -1,0 +1,120 @@
+"""Intervals: against closed forms, against how often they hold the truth, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sslchapters.intervals import Interval, bootstrap, difference, mean_interval, proportion
+
+
+def test_the_t_interval_of_two_values_is_known_in_closed_form() -> None:
+    """With one degree of freedom t is Cauchy, and its quantile a tangent: half the width is |a - b| / 2 · tan(π level / 2)."""
+    found = mean_interval([1.0, 3.0], level=0.9)
+    half = 1.0 * math.tan(math.pi * 0.9 / 2)
+    assert (found.mean, found.n) == (2.0, 2)
+    assert found.low == pytest.approx(2 - half, rel=1e-12)
+    assert found.high == pytest.approx(2 + half, rel=1e-12)
+
+
+def test_pairs_cancel_what_they_share() -> None:
+    shared = np.random.default_rng(0).normal(size=6) * 10
+    ours, theirs = shared + np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8]), shared
+    paired = difference(ours, theirs)
+    assert paired == difference(ours, theirs, paired=True)
+    assert paired.mean == pytest.approx(1.0)
+    assert 0.8 < paired.low < paired.high < 1.2
+    assert difference(ours, theirs, paired=False).low < 0
+    alone = mean_interval(ours - theirs)
+    assert (paired.low, paired.high) == (pytest.approx(alone.low), pytest.approx(alone.high))
+
+
+def test_an_interval_ends_where_the_mean_can_not_lie() -> None:
+    cosines = [0.99, 1.0, 0.95]
+    free, cut = mean_interval(cosines), mean_interval(cosines, within=(-1, 1))
+    assert free.high > 1
+    assert (cut.mean, cut.low, cut.high) == (free.mean, free.low, 1.0)
+    apart = difference(cosines, [-1.0, -0.99, -0.9], within=(-2, 2))
+    assert apart.high == min(2.0, difference(cosines, [-1.0, -0.99, -0.9]).high)
+    with pytest.raises(ValueError, match=r"within: got \(-1, 1\), but values from 0.95 to 1.2"):
+        mean_interval([1.2, 0.95], within=(-1, 1))
+
+
+def test_groups_of_their_own_spread_have_welchs_interval() -> None:
+    a, b = np.array([1.0, 2.0, 4.0]), np.array([0.0, 0.1, 0.3, 0.2, 0.15])
+    found = difference(a, b, paired=False)
+    u, v = a.var(ddof=1) / 3, b.var(ddof=1) / 5
+    freedom = (u + v) ** 2 / (u**2 / 2 + v**2 / 4)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(u + v)
+    assert found.low == pytest.approx(a.mean() - b.mean() - half, rel=1e-12)
+    assert found.n == 3
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    """4,000 experiments of four seeds: 95 % within three standard errors of a binomial (0.35 % each)."""
+    draw = np.random.default_rng(1)
+    held = {"mean": 0, "paired": 0, "welch": 0}
+    rounds = 4000
+    for _ in range(rounds):
+        ours, theirs = draw.normal(2.0, 1.0, 4), draw.normal(1.5, 3.0, 4)
+        held["mean"] += holds(mean_interval(ours), 2.0)
+        held["paired"] += holds(difference(ours, theirs), 0.5)
+        held["welch"] += holds(difference(ours, theirs, paired=False), 0.5)
+    three = 3 * math.sqrt(0.95 * 0.05 / rounds)
+    assert abs(held["mean"] / rounds - 0.95) < three
+    assert abs(held["paired"] / rounds - 0.95) < three
+    assert held["welch"] / rounds > 0.95 - 2 * three  # its degrees of freedom are an approximation
+
+
+def holds(interval: Interval, truth: float) -> bool:
+    return interval.low <= truth <= interval.high
+
+
+def test_a_share_has_the_interval_of_clopper_and_pearson() -> None:
+    """At its ends the observed count is as far out as 2.5 %; of no hits at all, one end is known in closed form."""
+    found = proportion(np.arange(20) > 0)
+    assert (found.mean, found.n) == (0.95, 20)
+    assert stats.binom.sf(18, 20, found.low) == pytest.approx(0.025, abs=1e-9)
+    assert stats.binom.cdf(19, 20, found.high) == pytest.approx(0.025, abs=1e-9)
+    assert proportion([0.0] * 40).high == pytest.approx(1 - 0.025 ** (1 / 40), abs=1e-12)
+    with pytest.raises(ValueError, match=r"hits must be zeros and ones, got 0\.5"):
+        proportion([1.0, 0.5])
+
+
+def test_the_bootstrap_agrees_with_the_t_interval_where_both_may_be_used() -> None:
+    values = np.random.default_rng(3).normal(size=400)
+    t, b = mean_interval(values), bootstrap(values, np.mean)
+    assert b.mean == t.mean
+    assert abs(b.low - t.low) + abs(b.high - t.high) < 0.02
+    assert bootstrap(values, np.mean) == b, "a seed says which resamples"
+    assert bootstrap(values, np.mean, seed=1) != b
+    median = bootstrap(values, np.median, level=0.9)
+    assert median.low < np.median(values) < median.high
+
+
+def test_values_that_are_all_the_same() -> None:
+    assert mean_interval([2.0, 2.0, 2.0]) == Interval(2.0, 2.0, 2.0, 3)
+    assert difference([3.0, 3.0], [1.0, 1.0]) == Interval(2.0, 2.0, 2.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean_interval([1.0]), "values: an interval needs at least two values"),
+        (lambda: mean_interval([1.0, math.nan]), "values must be finite"),
+        (lambda: mean_interval(np.ones((2, 2))), "values must have one axis"),
+        (lambda: mean_interval([1.0, 2.0], level=95), "level must be above 0 and below 1"),
+        (lambda: difference([1.0, 2.0], [1.0, 2.0, 3.0]), "as many of ours as of theirs"),
+        (lambda: Interval(1.0, 2.0, 3.0, 5), "low <= mean <= high is needed"),
+    ],
+)
+def test_what_is_refused(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_an_interval_says_what_it_is() -> None:
+    assert str(Interval(1.25, -0.5, 3.0, 5)) == "1.25 (-0.5 to 3, n = 5)"

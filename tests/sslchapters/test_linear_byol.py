@@ -1,0 +1,79 @@
+"""Linear BYOL: the flow, the scalar system, its fixed points, and what is left for a task."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sslchapters.linear_byol import instances, theory
+from sslchapters.linear_byol.theory import Moments, Times, Weights, jacobian
+
+
+def test_replicas_do_not_see_each_other() -> None:
+    rng = np.random.default_rng(3)
+    data, start = instances.random_moments(4, 3, rng), instances.random_weights(4, 2, 3, rng)
+    together = instances.integrate(start, data, np.array([1.0, 2.0, 3.0, 4.0]))
+    alone = instances.integrate(
+        Weights(*(part[2:3] for part in start)), Moments(data.same[2:3], data.cross[2:3]), 3.0, points=3
+    )
+    for one, two in zip(alone, together):
+        assert np.allclose(one[-1, 0], two[-1, 2], rtol=1e-7, atol=1e-9)
+    fractions = instances.integrate(start, data, 4.0, points=np.array([0.25, 1.0]))
+    assert np.allclose(fractions.online[0, 0], together.online[-1, 0], rtol=1e-6, atol=1e-8)
+
+
+def test_the_boundary_cases() -> None:
+    survives = theory.survives(np.array([1.0, 1.0, 0.0]), np.array([-1.0, 1.0, 1.0]), 0.5)
+    assert survives.tolist() == [False, True, False]
+    size, level = theory.scalar_ends(np.array([1.0]), np.array([1.0]), 0.5)
+    assert (size[0], level[0]) == (0.5, 0.5)
+    end = instances.follow(np.array([1.0]), np.array([-1.0]), np.array([1.0]), 0.5, 400.0)[-1]
+    assert np.abs(end).max() < 0.02  # Q = 0, w2 < 0: to the origin, like 1 / t
+
+
+def test_the_slowest_rate_is_an_eigenvalue_of_the_scalar_flow() -> None:
+    """The Jacobian at the foretold end, whose eigenvalue 0 along the line of fixed points is dropped."""
+    w1, w2, r = np.array([0.8, 0.2, 0.5]), np.array([0.4, 1.3, -0.9]), np.array([0.6, 0.5, 0.7])
+    tau = Times(*np.array([[0.7, 1.3, 1.0], [1.2, 0.6, 1.0], [2.0, 0.5, 1.0]])[:, :, None, None])
+    size, level = theory.scalar_ends(w1, w2, r, tau)
+    ones = np.ones((3, 1, 1))
+    point = Weights(size[:, None, None], level[:, None, None], size[:, None, None])
+    values = np.linalg.eigvals(jacobian(point, Moments(ones, r[:, None, None]), tau))
+    rates = np.sort(-values.real, axis=1)
+    assert np.allclose(rates[:, 0], 0, atol=1e-12)
+    assert np.allclose(rates[:, 1], theory.slowest(w1, w2, r, tau))
+
+
+def test_readout_error_is_least_squares() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((500, 5)) @ rng.standard_normal((5, 5))
+    online, task = rng.standard_normal((1, 2, 5)), rng.standard_normal((1, 5))
+    y, code = x @ task[0], x @ online[0].T
+    left = y - code @ np.linalg.lstsq(code, y, rcond=None)[0]
+    found = theory.readout_error(online, (x.T @ x / 500)[None], task)[0]
+    assert found == pytest.approx(left @ left / (y @ y), rel=1e-9)
+
+
+def test_the_modes_diagonalise_both_moments() -> None:
+    data = instances.random_moments(30, 5, np.random.default_rng(0))
+    found = theory.modes(data)
+    turned = found.rows.swapaxes(1, 2)
+    assert np.allclose(found.rows @ data.same @ turned, np.eye(5), atol=1e-9)
+    assert np.allclose(found.rows @ data.cross @ turned, found.values[:, :, None] * np.eye(5), atol=1e-9)
+    assert (np.diff(found.values) < 0).all()
+
+
+@pytest.mark.parametrize("commuting", [True, False])
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_balanced_bases_are_balanced(commuting: bool, outputs: int) -> None:
+    rng = np.random.default_rng(6)
+    data, tau = instances.random_moments(20, 4, rng, commuting=commuting), instances.random_times(20, rng)
+    found, kept = theory.modes(data), instances.random_kept(20, outputs, 4, rng, leading=False)
+    point = theory.fixed_point(found, kept, instances.balanced_basis(found, kept, tau, rng))
+    assert np.abs(theory.balance(point, tau)).max() < 1e-12
+    assert theory.speed(point, data, tau).max() < 1e-12
+    if commuting:  # the rows are orthogonal, of the lengths that the proof of Theorem 6.5(4) finds
+        values = np.take_along_axis(found.values, kept, axis=1)
+        wanted = (tau.predictor / tau.online)[..., 0] * values**2
+        lengths = np.linalg.eigvalsh(point.online @ point.online.swapaxes(1, 2))
+        assert np.abs(lengths - np.sort(wanted, axis=1)).max() < 1e-12

@@ -1,0 +1,223 @@
+"""Relative errors and one verdict over many instances; a stream for each replica; effective rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sslbook._random import Streams
+from sslbook.operator.covariance import relative_gap
+from sslbook.training.evaluate import effective_rank, likeness
+from sslchapters.checks import Comparison, over, over_instances, relative, rounding, worst
+from sslchapters.sweep import sweep
+
+
+def test_a_relative_error_is_that_of_each_instance() -> None:
+    reference = torch.tensor([[[3.0], [4.0]], [[0.0], [2.0]]])
+    value = reference + torch.tensor([[[0.0], [1.0]], [[3.0], [4.0]]])
+    assert relative(value, reference).tolist() == pytest.approx([0.2, 2.5])
+    assert relative(value.numpy(), reference.numpy()).tolist() == pytest.approx([0.2, 2.5])
+    with pytest.raises(ValueError, match="reference must not be zero in any instance"):
+        relative(value, torch.zeros_like(value))
+
+
+def test_a_relative_gap_is_in_the_batch_s_scale() -> None:
+    reference, value = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    assert relative_gap(value, reference) == pytest.approx(0.2)  # against the largest item, not the item's own zero
+    assert relative_gap(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0])) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("error", [relative, relative_gap])
+def test_shapes_that_differ_are_not_compared(error) -> None:
+    with pytest.raises(ValueError, match=r"value and reference must have one shape, got \(2, 1\) and \(2, 3\)"):
+        error(torch.ones(2, 1), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_in_any_order_stay_below_the_bar_of_an_identity(dtype: torch.dtype) -> None:
+    terms = torch.rand(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    off = [abs(math.fsum(each.tolist()) - float(each.cumsum(0)[-1])) for each in (terms, terms.flip(0))]
+    assert 0 < max(off) < rounding(1000, float(terms.sum()), dtype) < 1e-3 * terms.sum()
+
+
+def test_the_largest_identity_and_the_smallest_break() -> None:
+    rows = [{"a": 1.0, "broken: b": 5.0}, {"a": 2.0, "broken: b": 3.0, "c": 0.5}]
+    assert worst(rows) == {"a": 2.0, "broken: b": 3.0, "c": 0.5, "instances": 2.0}
+
+
+def test_parts_are_instances_after_instances() -> None:
+    parts = ({"a": torch.tensor([1.0, 4.0]), "broken: b": torch.tensor([5.0, 7.0])}, {"a": np.array([2.0])})
+    assert over_instances(*parts) == {"a": 4.0, "broken: b": 5.0, "instances": 3.0}
+    with pytest.raises(ValueError, match=r"each part must have one number of instances, got \[1, 2\]"):
+        over_instances({"a": torch.ones(2), "b": torch.ones(1)})
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("name", ["a", "broken: b"])
+def test_nan_is_no_verdict(name: str, at: int) -> None:
+    rows = [{"a": 1.0, "broken: b": 5.0}, {"a": 2.0, "broken: b": 3.0}]
+    rows[at][name] = math.nan
+    with pytest.raises(ValueError, match=f"the gap '{name}' of an instance is not a number"):
+        worst(rows)
+
+
+def test_no_instance_is_no_verdict() -> None:
+    for nothing in (lambda: worst([]), over_instances, lambda: over_instances({"a": torch.ones(0)})):
+        with pytest.raises(ValueError, match="no instance is left"):
+            nothing()
+
+
+def test_a_check_is_a_generator_of_comparisons() -> None:
+    @over(lambda count, seed: range(seed, seed + count))
+    def halves(number: int, unit: float = 1.0) -> Iterator[Comparison]:
+        """Of odd numbers."""
+        if number % 2:
+            yield "twice", torch.tensor([number + 1e-3]), torch.tensor([float(number)])
+            yield "broken: unit", unit / number, None
+
+    assert halves(4, 1) == {"twice": pytest.approx(1e-3, rel=1e-3), "broken: unit": 1 / 3, "instances": 2}
+    assert halves(4, 1, unit=3.0)["broken: unit"] == 1
+    assert halves.__doc__ == "Of odd numbers."
+    with pytest.raises(ValueError, match="no instance is left"):
+        halves(1, 2)
+
+    @over(lambda count, seed: [torch.ones(2, 2)], error=lambda a, b: float((a - b).abs().max()))
+    def largest(ones: torch.Tensor) -> Iterator[Comparison]:
+        yield "ones", ones, 3 * ones
+
+    assert largest(1) == {"ones": 2, "instances": 1}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_replica_draws_what_it_draws_alone(dtype: torch.dtype) -> None:
+    together, alone = Streams([3, 4, 5], "data"), Streams([4], "data")
+    for shape in [(7,), (2, 5), (1,)]:
+        assert together.uniform(shape, dtype)[1].equal(alone.uniform(shape, dtype)[0])
+        assert together.normal(shape, dtype)[1].equal(alone.normal(shape, dtype)[0])
+    assert len(together) == 3
+
+
+def test_seeds_and_purposes_are_kept_apart() -> None:
+    draws = [Streams([seed], purpose).uniform((4,)) for seed in (0, 1) for purpose in ("", "a", "b", "ab")]
+    assert len({tuple(draw.flatten().tolist()) for draw in draws}) == len(draws)
+
+
+@pytest.mark.parametrize("seeds", [[], [-1], [1.5]])
+def test_bad_seeds(seeds: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"seeds must be one or more whole numbers of at least 0, got \["):
+        Streams(seeds)  # type: ignore[arg-type]
+
+
+f64 = torch.float64
+
+
+def test_unequal_variances_by_singular_values() -> None:
+    x = torch.randn(3, 50, 8, dtype=f64, generator=torch.Generator().manual_seed(1)) * torch.arange(1.0, 9, dtype=f64)
+    shares = torch.linalg.svdvals(x - x.mean(1, keepdim=True)).square()
+    shares /= shares.sum(1, keepdim=True)
+    assert torch.allclose(effective_rank(x), (-(shares * shares.log()).sum(1)).exp(), rtol=1e-12)
+    assert not torch.allclose(
+        effective_rank(x), effective_rank(x + 3 * torch.arange(50.0, dtype=f64)[:, None]), rtol=1e-2
+    )
+
+
+def test_a_line_is_one_and_a_point_nothing() -> None:
+    line = torch.outer(torch.arange(20.0, dtype=f64), torch.tensor([1.0, 2, 3], dtype=f64))[None]
+    assert effective_rank(line + 5).item() == pytest.approx(1, rel=1e-9)
+    assert effective_rank(torch.full((1, 10, 3), 0.7)).item() == effective_rank(torch.zeros(1, 10, 3)).item() == 0
+
+
+def last_places(dtype: torch.dtype) -> torch.Tensor:
+    """64 constant features of 500 images, but for noise of one unit of the last place."""
+    generator = torch.Generator().manual_seed(3)
+    constant = torch.rand(64, generator=generator, dtype=f64).to(dtype)
+    up, down = (torch.nextafter(constant, torch.full((), end, dtype=dtype)) for end in (torch.inf, -torch.inf))
+    which = torch.randint(0, 3, (500, 64), generator=generator)
+    return torch.stack([down, constant, up]).gather(0, which)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_last_places_of_a_constant_have_no_rank(dtype: torch.dtype) -> None:
+    noise = last_places(dtype)
+    assert (noise != noise[0]).any()
+    assert effective_rank(noise).item() == 0
+    assert effective_rank(noise, resolution=0).item() == (0 if dtype is f64 else pytest.approx(39.2, abs=1))
+    varied = noise + 1e-4 * torch.randn(500, 64, generator=torch.Generator().manual_seed(4), dtype=dtype)
+    assert effective_rank(varied).item() > 55, "what is a thousand times the last place counts"
+
+
+def test_the_resolution_of_coarser_numbers_can_be_told() -> None:
+    spread = torch.randn(500, 64, generator=torch.Generator().manual_seed(4))
+    rounded = (1 + 2**-9 * spread).bfloat16()
+    assert (rounded != rounded[0]).any()
+    assert effective_rank(rounded).item() == 0, "by their type"
+    assert effective_rank(rounded.float()).item() > 30, "which a cast hides"
+    assert effective_rank(rounded.float(), resolution=2 * torch.finfo(torch.bfloat16).eps).item() == 0
+    healthy = 1 + 0.1 * spread
+    assert effective_rank(healthy, resolution=2 * torch.finfo(torch.bfloat16).eps).equal(effective_rank(healthy))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_no_scale_is_too_small_or_too_large(scale: float) -> None:
+    features = torch.randn(40, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert effective_rank(scale * features).item() == pytest.approx(effective_rank(features).item(), rel=1e-13)
+
+
+def test_likeness_is_the_mean_cosine_of_two_images() -> None:
+    units = torch.nn.functional.normalize(torch.randn(9, 4, dtype=torch.float64), dim=1)
+    cosines = units @ units.T
+    assert likeness(units).item() == pytest.approx(float((cosines.sum() - 9) / 72))
+    assert likeness(units[:1].expand(2, 5, -1)).tolist() == pytest.approx([1, 1])
+
+
+CELLS, SEEDS = ["b2", "a1", "a3", "b2"], [5, 2, 5]
+Replicas = Sequence[tuple[str, int]]
+
+
+def trained(replicas: Replicas, log: list[list[tuple[str, int]]] | None = None) -> dict[str, Tensor]:
+    """Of each replica a number that is its own, and the number with its root."""
+    if log is not None:
+        log.append(list(replicas))
+    numbers = torch.tensor([10.0 * int(cell[1:]) + seed for cell, seed in replicas])
+    return {"number": numbers, "both": torch.stack([numbers, numbers.sqrt()], 1)}
+
+
+def kind(cell: str) -> str:
+    return cell[0]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, math.inf])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_how_replicas_are_cut_and_spread_changes_nothing(most: float, processes: int) -> None:
+    found = sweep(trained, CELLS, SEEDS, alike=kind, most=lambda cell: most, processes=processes)
+    assert list(found) == ["b2", "a1", "a3"]
+    assert found["a3"]["number"].tolist() == [35, 32, 35]
+    assert found["b2"]["both"].flatten().tolist() == pytest.approx([25, 5, 22, 22**0.5, 25, 5])
+
+
+def test_chunks_hold_one_kind_and_come_the_longest_first() -> None:
+    log: list[list[tuple[str, int]]] = []
+    sweep(partial(trained, log=log), CELLS, SEEDS, alike=kind, most=lambda cell: 3)
+    assert log == [[("b2", 5), ("b2", 2)], [("a1", 5), ("a1", 2)], [("a3", 5), ("a3", 2)]]
+    log.clear()
+    sweep(partial(trained, log=log), CELLS, SEEDS, alike=kind, cost=lambda cell: 1 + 9 * (kind(cell) == "b"))
+    assert [len(chunk) for chunk in log] == [2, 4]
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    log: list[list[tuple[str, int]]] = []
+    make = partial(sweep, partial(trained, log=log), CELLS, alike=kind, most=lambda cell: 2, keep=tmp_path / "parts")
+    whole = make(SEEDS)
+    assert len(log) == len(list((tmp_path / "parts").iterdir())) == 3
+    next((tmp_path / "parts").iterdir()).unlink()
+    again = make(SEEDS)
+    assert len(log) == 4
+    for cell, found in whole.items():
+        assert all(again[cell][name].equal(values) for name, values in found.items())
