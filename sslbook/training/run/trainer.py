@@ -165,18 +165,13 @@ def train(
             elif first and not resume:
                 checkpoints.clear(folder)
             if len(steps := set(distributed.of_all(state.step))) > 1:
-                raise ValueError(
-                    f"the processes read checkpoints of steps {sorted(steps)}: all must see the same folder"
-                )
+                raise Refused(f"the processes read checkpoints of steps {sorted(steps)}: all must see the same folder")
             start, earlier, silent, gone = state.step, state.seconds, quiet or not first, False
             writer = _curves(folder, start) if tensorboard and first else None
         # where the result comes from, as it is now: the checkout may be another one by the end
-        origin: dict[str, Any] = {
-            "device": device_name(place),
-            "torch": torch.__version__,
-            "sslbook": sslbook.__version__,
-        }
-        origin |= {"commit": commit(), "capture": step.capture, "processes": distributed.world()}
+        origin: dict[str, Any] = {"device": device_name(place), "torch": torch.__version__}
+        origin |= {"sslbook": sslbook.__version__, "commit": commit()}
+        origin |= {"capture": step.capture, "processes": distributed.world()}
         if backbone is not None:
             origin |= {"data": images.name, "images": len(images), "backbone": str(backbone[0])}
         bar = None if silent or tqdm is None else tqdm(total=last, initial=start, desc=name, unit="step", disable=None)
@@ -218,10 +213,7 @@ def train(
                         row["images_per_second"] = round((now - epoch_from) * settings.batch / seconds, 1)
                     probe = epoch in probes
                     if first and evaluated is not None and (probe or (every and epoch % every == 0)):
-                        known, asked_of = evaluated
-                        seen = report(
-                            model.encoder, known, asked_of, step.pipeline, place, linear=probe, seed=settings.seed
-                        )
+                        seen = report(model.encoder, *evaluated, step.pipeline, place, linear=probe, seed=settings.seed)
                         row |= {"knn": seen.knn, "rank": seen.rank}
                         row |= {"linear": seen.linear_final, "linear_best": seen.linear_best}
                     state.seconds = earlier + time.monotonic() - begun
@@ -283,12 +275,8 @@ def _refusing() -> Iterator[None]:
 def _require_reachable(state: State, folder: Path, end: int, probes: set[int]) -> None:
     """Raise Refused for a checkpoint after the end that is asked for, or after an epoch whose linear protocol is missing."""
     missed = [row["epoch"] for row in state.rows if row["epoch"] in probes and row.get("linear") is None]
+    why = f"without the linear protocol after epoch {missed[0]}" if missed else f"past the {end} of this run"
     if state.step > end or missed:
-        why = (
-            f"past the {end} of this run"
-            if state.step > end
-            else f"without the linear protocol after epoch {missed[0]}"
-        )
         raise Refused(
             f"the checkpoint in {folder} is at step {state.step}, {why}: choose another folder, or begin anew with --again"
         )
