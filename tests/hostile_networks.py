@@ -148,7 +148,12 @@ def images() -> nn.Module:
     return Net(lambda net, x: net.b(net.a(x)), a=net[0], b=net[1:]).to(memory_format=torch.channels_last)
 
 
-ONCE, ELSEWHERE, OTHER, COUPLED = "applied (0|2) times", "used there alone", "must apply its weight", "other samples|any part"
+ONCE, ELSEWHERE, OTHER, COUPLED = (
+    "applied (0|2) times",
+    "used there alone",
+    "must apply its weight",
+    "other samples|any part",
+)
 CHANCE, TWICE = "random numbers.*call net.eval", "differentiated twice"
 NORM = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
 

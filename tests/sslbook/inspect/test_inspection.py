@@ -236,5 +236,3 @@ def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
     share = layer.weights[BETWEEN]
     assert share.value == pytest.approx(float((leading.T @ w).square().sum() / w.square().sum()), rel=1e-9)
     assert share.low < share.value < share.high
-
-
