@@ -117,7 +117,8 @@ def embed(
 
 
 def _unit(z: Tensor) -> Tensor:
-    return F.normalize(z, dim=-1, eps=torch.finfo(z.dtype).tiny)
+    """``z / |z|`` along the last axis; the quotient by the largest entry has a norm whose square no dtype loses."""
+    return F.normalize(z / z.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny), dim=-1)
 
 
 @torch.no_grad()
