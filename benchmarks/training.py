@@ -22,18 +22,19 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import Row, parser, report, seconds
-from sslbook._machine import cores, keep_freed_memory, process_pool
+from sslbook._machine import cores, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, ResNet18, build
 from sslbook.training import augment
 from sslbook.training import evaluate as evaluation
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
-from sslbook.training.presets.sheets import SMALL, simclr_settings
+from sslbook.training.presets.papers import SMALL, simclr_settings
 from sslbook.training.run.data import make_batches
 from sslbook.training.run.optim import make_optimizer
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import Step, layout_of, make_step
+from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
 AUGMENT_BAR, MINUTES_BAR, SHARE_BAR = 5.0, 4.0, 5.0

@@ -21,13 +21,14 @@ from sslbook.networks.siamese import build
 from sslbook.training import evaluate
 from sslbook.training.augment import plain as plain_images
 from sslbook.training.evaluate import effective_rank
-from sslbook.training.presets.sheets import presets, sheets
+from sslbook.training.presets.papers import presets
 from sslbook.training.run.settings import Settings, stored_settings
 from sslchapters import records as store
 from sslchapters.records import plain
 from sslchapters.training import full_runs as tables
 from sslchapters.training import live, shown
 from sslchapters.training import records as recorded
+from sslchapters.training.paper_tables import paper_tables
 from sslchapters.training.records import (
     EXACT,
     HALF,
@@ -101,7 +102,7 @@ def test_all_runs_wait_where_there_are_none(tmp_path: Path) -> None:
     assert shown[0][-3:] == ["85.2 | –", "88.0 | –", "88.1 | –"]
 
 
-@pytest.mark.parametrize("table", sheets())
+@pytest.mark.parametrize("table", paper_tables())
 def test_each_tables_command_can_be_tried_dry(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["table", table, "--run", "--download", "--dry-run", "--seeds", "1", "--folder", str(tmp_path)]
     assert cli.main(command) == 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_cases import TINY
 
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, trainer
 from sslbook.training.run.optim import learning_rate, target_average
 from sslbook.training.run.settings import Settings

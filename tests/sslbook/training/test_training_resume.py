@@ -23,7 +23,7 @@ from training_cases import read_csv
 from sslbook import _machine as compute
 from sslbook.networks.siamese import build
 from sslbook.training.augment import apply, draws
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, distributed, trainer
 from sslbook.training.run import step as steps
 from sslbook.training.run.data import load_data, make_batches
@@ -141,7 +141,7 @@ KILLED = """
 import os, sys, torch
 from pathlib import Path
 from sslbook.training.augment import apply, draws
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run.trainer import train
 torch.set_num_threads(1)
 asked = run_of("digits-simclr-nce", seed=0, epochs=2, changes=sys.argv[2:]).settings

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sslbook.networks.siamese import Networks
-from sslbook.training.presets.sheets import presets, run_of, values_of, with_changes
+from sslbook.training.presets.papers import presets, run_of, values_of, with_changes
 from sslbook.training.run.optim import FACTOR, LARS, make_optimizer
 from sslbook.training.run.settings import FREE, Settings, differences, stored_settings
 from sslchapters.records import recorded
