@@ -89,8 +89,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", _page, priority=900)
     app.connect("build-finished", _write_notebooks)
     app.add_css_file("sslbook/icons.css", priority=850)
-    app.add_css_file("bookbuild.css", priority=900)
-    app.add_js_file("bookbuild.js", loading_method="defer")
+    app.add_css_file("sslbook/book.css", priority=900)
+    app.add_js_file("sslbook/book.js", loading_method="defer")
     app.add_js_file("sslbook/formulas.js", loading_method="defer")  # before MathJax: it says when to typeset what
     return {"version": sslbook.__version__, "parallel_read_safe": True, "parallel_write_safe": True}
 

@@ -40,7 +40,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
     )
     folder = root / "_build/html/chapters"
     folder.mkdir(parents=True)
-    shutil.copy(ASSETS / "static/bookbuild.css", folder)
+    shutil.copy(ASSETS / "static/sslbook/book.css", folder)
     for number, name, other in ((1, "one", "two"), (2, "two", "one")):
         text = PAGE.format(head=HEAD, number=number, name=name, other=other, code=CODE)
         text = text.replace("\\(\\beta\\)", '<span class="math">\\(\\beta\\)</span>')
