@@ -155,9 +155,6 @@ def _plain(text: str) -> str:
     return re.sub(r"(`[^`]+`)|([\\`*_<>\[\]$|{}])", lambda found: found[1] or "\\" + found[2], text)
 
 
-# --- margins: a check that a rival nearly passes says little of the theory ----------------------------------------------
-
-
 def margins(numbers: Iterable[Number]) -> list[tuple[float, str, Number]]:
     """How many times a check's bar its nearest rival or broken variant has, and which that is: the nearest first.
 
@@ -193,12 +190,3 @@ def _times(test: Criterion, value: Value) -> float:
             same = sign * bound > 0 and sign * value > 0
             shares.append(value / bound if same else 1 + far / size if size else 1.0)
     return max(shares)
-
-
-def margin_lines(found: Sequence[tuple[float, str, Number]], most: int) -> list[str]:
-    """The first margins as lines."""
-    lines = ["rival/bar  check and its nearest rival"]
-    for times, nearest, number in found[:most]:
-        who = f"{number.chapter}: {number.name}" + (f" ({number.id})" if number.id else "")
-        lines.append(f"{times:9.3g}  {who} {number.criterion}; {nearest}")
-    return lines

@@ -351,7 +351,7 @@ def book(write_book) -> Book:
 def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> None:
     assert old in BUILT
     (book.html / "chapters" / "good.html").write_text(BUILT.replace(old, new), encoding="utf-8")
-    found = render.problems(book, "quick")
+    found = render.problems(book)
     assert any(message in problem for problem in found), found
 
 
@@ -363,7 +363,7 @@ def test_a_link_of_a_notebook_that_leads_nowhere(book: Book) -> None:
     (book.html / "notebooks").mkdir()
     for name, held in (("one", cells), ("two", [nbformat.v4.new_markdown_cell('<a id="tab"></a>')])):
         nbformat.write(nbformat.v4.new_notebook(cells=held), book.html / f"notebooks/{name}.ipynb")
-    assert render.problems(book, "quick") == [
+    assert render.problems(book) == [
         "notebooks/one.ipynb: #tab-two names an anchor that one.ipynb does not have",
         "notebooks/one.ipynb: three.ipynb leads to no file of the book",
     ]
@@ -373,15 +373,15 @@ def test_a_number_that_is_not_produced(book: Book) -> None:
     without = {name: value for name, value in RISE.items() if name != "rise-high"}
     (book.executed("quick") / "good.ipynb").write_text(notebook(gap=1.23e-15, n=3, **without), encoding="utf-8")
     (book.executed("quick") / "other.ipynb").write_text(notebook(ratio=0.6666666), encoding="utf-8")
-    found = " ".join(render.problems(book, "quick"))
+    found = " ".join(render.problems(book))
     assert "{interval} names 'rise-high', which good does not produce" in found
     assert "names 'rate', which other does not produce" in found
 
 
 def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
-    assert render.problems(book, "quick") == []
+    assert render.problems(book) == []
     (book.html / "_static/style.css").write_text("@font-face { src: url(https://fonts.example/a.woff2) }")
-    assert render.problems(book, "quick") == ["_static/style.css: loads https://fonts.example/a.woff2"]
+    assert render.problems(book) == ["_static/style.css: loads https://fonts.example/a.woff2"]
 
 
 INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>First <span class="math">\(\beta\)</span>.</p>
