@@ -210,8 +210,8 @@ def write_junit(path: Path, found: Sequence[Comparison], scale: str) -> None:
     for one in found:
         failures, errors = len(one.checks) + len(one.moved), len(one.cells)
         counts = {"tests": max(one.count, failures) + errors, "failures": failures, "errors": errors}
-        told = {name: str(count) for name, count in counts.items()}
-        suite = ElementTree.SubElement(root, "testsuite", name=f"{one.chapter} ({scale})", **told)
+        told = {"name": f"{one.chapter} ({scale})", **{name: str(count) for name, count in counts.items()}}
+        suite = ElementTree.SubElement(root, "testsuite", told)
         for number, text in enumerate(one.lines or ["all numbers: as expected"]):
             text = re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)  # what XML can't hold
             case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=text.partition(": ")[0])

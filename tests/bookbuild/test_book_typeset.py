@@ -70,12 +70,6 @@ def test_no_bound_is_printed_on_its_wrong_side(value: float, sign: str, form: st
         assert abs(int(digits[0]) - int(digits[1])) <= 1 or "-" in least + most, "and it is the nearest of its side"
 
 
-@pytest.mark.parametrize("form", ["s", "", "_>10.1f"])
-def test_a_format_that_does_not_round_is_no_format_of_a_bound(form: str) -> None:
-    with pytest.raises(ValueError, match="a bound needs one such as"):
-        bound(0.5, form, "least")
-
-
 GAIN = {"gain": 1.16, "gain-low": 0.39, "gain-high": 2.01, "gain-n": 5, "gap": 3e-16}
 
 
