@@ -321,12 +321,6 @@ def time_of(notebook: Path) -> str:
     return f"{minutes(text)} min to read" + (f" · runs in {runs}" if seconds else "")
 
 
-def tell_time(doctree: nodes.document, time: str) -> None:
-    """Set a chapter's time at the end of the first box of its opening, if it has one."""
-    for box in [node for node in opening(doctree) if isinstance(node, nodes.admonition)][:1]:
-        box += nodes.paragraph("", time, classes=[TIME])
-
-
 def parts(toc: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The parts of ``_toc.yml`` that hold the book's chapters, captioned ``Part …``; audits and appendices are others."""
     return [part for part in toc["parts"] if part["caption"].startswith("Part")]

@@ -50,30 +50,29 @@ def mark_cells(doctree: nodes.document) -> None:
     """Put a mark before the first block of every cell, in the resolved document tree of a notebook."""
     last = -1
 
-    def visit(parent: nodes.Element) -> None:
+    def mark(before: nodes.Node, cell: int) -> None:
         nonlocal last
+        last = cell
+        html = nodes.raw("", f'<{MARK} data-cell="{cell}"></{MARK}>', format="html")
+        before.parent.insert(before.parent.index(before), html)
+
+    def visit(parent: nodes.Element) -> None:
         for node in list(parent.children):
             if not isinstance(node, nodes.Element) or isinstance(node, (nodes.title, nodes.target, nodes.comment)):
                 continue
             if is_code_cell(node):
-                last = int(node["cell_index"])
-                parent.insert(parent.index(node), _mark(last))
+                mark(node, int(node["cell_index"]))
                 continue
             # the picture and the set-up have no text of their own
             wrapper = isinstance(node, (nodes.container, HideCodeCellNode))
             lines = (inner.line or 0 for inner in node.findall(nodes.Element) if not wrapper)
             begins = next((line // LINES - 1 for line in lines if line >= LINES), None)
             if begins is not None and begins != last:
-                last = begins
-                parent.insert(parent.index(node), _mark(begins))
+                mark(node, begins)
             if next(iter(node.findall(is_code_cell)), None) is not None:
                 visit(node)  # a section, the folded set-up, a solution with code
 
     visit(doctree)
-
-
-def _mark(cell: int) -> nodes.raw:
-    return nodes.raw("", f'<{MARK} data-cell="{cell}"></{MARK}>', format="html")
 
 
 def without_marks(body: str) -> str:
@@ -87,21 +86,22 @@ def pieces(body: str, names: Sequence[str], site: str = "") -> list[Piece]:
     cuts = list(_CUT.finditer(text))
     found: list[Piece] = []
     current, inside = -1, False
+
+    def add(kind: str, cell: int, words: str, folded: bool = False) -> None:
+        numbers = tuple(match[1] for match in _NUMBER.finditer(words))
+        found.append(Piece(kind, cell, _NUMBER.sub(r"\1", words), numbers, folded))
+
     for cut, following in zip(cuts, [*cuts[1:], None], strict=True):
         part = text[cut.end() : following.start() if following else len(text)].strip()
         kind, cell = cut[1], int(cut[2] or -1)
         if kind in ("text", "solution", "end"):
             current = cell if kind == "text" else current
             inside = kind == "solution" or (inside and kind == "text")
-            sections = [section.strip() for section in part.split("\ue006")]
-            found += [_piece("solution" if inside else "text", current, section) for section in sections if section]
+            for section in filter(str.strip, part.split("\ue006")):
+                add("solution" if inside else "text", current, section.strip())
         else:
-            found.append(_piece(kind, cell, part, inside))
+            add(kind, cell, part, inside)
     return found
-
-
-def _piece(kind: str, cell: int, text: str, folded: bool = False) -> Piece:
-    return Piece(kind, cell, _NUMBER.sub(r"\1", text), tuple(match[1] for match in _NUMBER.finditer(text)), folded)
 
 
 def link(href: str, names: Sequence[str], site: str = "") -> str | None:
@@ -287,16 +287,11 @@ _AUTOMATIC = re.compile(r"proof\b|check-|exercise-content|solution-content|id\d+
 def _titled(el: Tag, text: str) -> str:
     """A box's text after its title in bold, the number apart from the name: ``**Theorem 2.1** (Covariance operator)``."""
     title = el.find("p", class_="admonition-title")
-    words = "" if title is None else _words_of(title)
+    words = "" if title is None else re.sub(r"\\\((.*?)\\\)", r"$\1$", " ".join(title.get_text().split()))
     number = None if title is None else title.find(class_="caption-number")
     bold = " ".join(number.get_text().split()) if number else words
     rest = words.removeprefix(bold).strip()
     return f"**{bold}**{' ' + rest if rest else ''}\n\n{text.strip()}"
-
-
-def _words_of(el: Tag) -> str:
-    """The text of a title on one line, its formulas in dollars."""
-    return re.sub(r"\\\((.*?)\\\)", r"$\1$", " ".join(el.get_text().split()))
 
 
 def fold(title: str, text: str) -> str:

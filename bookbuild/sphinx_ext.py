@@ -85,7 +85,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
     app.connect("doctree-read", _unique_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
-    app.connect("doctree-resolved", _hold_punctuation)
     app.connect("doctree-resolved", _mark, priority=900)
     app.connect("html-page-context", _page, priority=900)
     app.connect("build-finished", _write_notebooks)
@@ -201,48 +200,26 @@ class AuthorYearStyle(PlainStyle):
 
 
 def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
-    """Print the numbers pasted into the prose as numbers are printed; `render.problems` expects them in this form."""
+    """Print the numbers pasted into the prose as numbers are printed, and keep "95 %" in one line."""
     for node in doctree.findall(nodes.inline):
         if "pasted-text" in node["classes"]:
             for text in list(node.findall(nodes.Text)):
                 text.parent.replace(text, nodes.Text(typeset(text.astext())))
-    for text in list(doctree.findall(nodes.Text)):  # "95 %" in one line
+    for text in list(doctree.findall(nodes.Text)):
         if " %" in text and not isinstance(text.parent, _VERBATIM):
             text.parent[text.parent.index(text)] = nodes.Text(_PERCENT.sub("\u00a0%", text.astext()))
 
 
 _VERBATIM = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block)
 _PERCENT = re.compile(r"(?<=\d) %")
-_OPENING = re.compile(r"[(\[“‘\"']+$")
-_CLOSING = re.compile(r"^[^\w\s(\[“‘—–/·]+(?:\w{1,2}\b)?")  # also the ’s and the -th of an index
-
-
-def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
-    """Keep an inline formula on one line with the punctuation around it: browsers may break beside any picture."""
-    for formula in list(doctree.findall(nodes.math)):
-        parent = formula.parent
-        at = parent.index(formula)
-        before, after = (parent[i] if 0 <= i < len(parent) else None for i in (at - 1, at + 1))
-        opening = _OPENING.search(before.astext()) if isinstance(before, nodes.Text) else None
-        closing = _CLOSING.match(after.astext()) if isinstance(after, nodes.Text) else None
-        # by place: parent.replace finds the first *equal* text, and one full stop is like another
-        if closing is not None and after is not None:
-            parent[at + 1] = nodes.Text(after.astext()[closing.end() :])
-        if opening is not None and before is not None:
-            parent[at - 1] = nodes.Text(before.astext()[: opening.start()])
-        if opening or closing:
-            held = nodes.inline(classes=["sslbook-nobreak"])
-            parent[at] = held
-            held += [nodes.Text(opening[0])] if opening else []
-            held += formula
-            held += [nodes.Text(closing[0])] if closing else []
 
 
 def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     """Tell a chapter's time, open it with its picture, fold its checks, and mark its cells for the reader's notebook."""
     notebook = Path(app.srcdir) / f"{pagename}.ipynb"
     if notebook.exists():
-        cells.tell_time(doctree, cells.time_of(notebook))
+        for box in [node for node in opening(doctree) if isinstance(node, nodes.admonition)][:1]:
+            box += nodes.paragraph("", cells.time_of(notebook), classes=[TIME])
         cells.open_with_picture(doctree)
         cells.fold_checks(doctree)
         cells.fold_code(doctree)

@@ -156,19 +156,6 @@ def html_of(tree: nodes.Node) -> str:
 
 
 @pytest.mark.parametrize(
-    ("what", "known"), [(None, "A-Thm3"), ("step by listing, <largest>", "step by listing, <largest>")]
-)
-def test_one_check_is_its_line_without_name_link_or_anchor(
-    what: str | None, known: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSLBOOK_LEDGER", "ledger.html")
-    shown = summary([strip("thm3-gap", what=what)])
-    assert BeautifulSoup(shown, "html.parser").get_text(" ", strip=True) == f"✓ {known} =\xa02\xa0×\xa010⁻¹⁶ ≤\xa010⁻¹⁴"
-    assert not [part for part in ("<a ", "id=", "<code", "<div", "<details") if part in shown], "a summary is pressed"
-    assert shown.count('aria-label="check passed"') == 1
-
-
-@pytest.mark.parametrize(
     ("checks", "said"),
     [
         ([("a", "A-Thm3"), ("b", "A-Thm4"), ("c", None)], ["✓ A-Thm3", "✓ A-Thm4", "✓ c"]),

@@ -254,13 +254,6 @@ def test_no_variable_of_the_shell_changes_a_chapter_or_what_it_checks(
     assert found == {"strange": 0, "startup": 0, "whiskers": 1.5, "flags": 1}
 
 
-def test_a_chapter_does_not_begin_where_assertions_are_left_out() -> None:
-    """A reader's kernel is started by whatever they use."""
-    code = "from sslchapters import begin; begin('covariance')"
-    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
-    assert "RuntimeError: this Python leaves out assertions, and so the book's checks" in done.stderr
-
-
 def test_code_cells_without_a_header_are_refused(write_book) -> None:
     book = write_book(good="")
     (book.chapters / "plain.md").write_text("# Plain\n\n```{code-cell}\n1\n```\n")

@@ -53,11 +53,6 @@ a &lt; b
             '<p>A.</p><table id="tab-a"><tbody><tr id="r"><td>B</td></tr></tbody></table>',
             'A.\n\n<a id="tab-a"></a>\n\n|  |\n| --- |\n|<a id="r"></a> B |',
         ),
-        ('<ul><li id="here">A</li></ul><div id="box"><p>B</p></div>', '- <a id="here"></a>A\n\n<a id="box"></a>\n\nB'),
-        (
-            '<div class="dropdown admonition" id="more"><p class="admonition-title">Hint</p><p>Add.</p></div>',
-            '<a id="more"></a>\n\n<details>\n<summary>Hint</summary>\n\nAdd.\n\n</details>',
-        ),
         (
             '<a href="#so">So</a><a href="#id1">1</a><section id="so"><span id="id1">1</span><span id="id2">2</span></section>',
             '[So](#so)[1](#id1)\n\n<a id="so"></a>\n\n<a id="id1"></a>12',

@@ -14,7 +14,6 @@ from bookbuild.regression import (
     Comparison,
     compare,
     differences,
-    left_out,
     note,
     on_this_machine,
     read_expected,
@@ -111,15 +110,6 @@ def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
     assert compare(book, ["good"], "quick", seed=1)[0].moved == (), "another seed is not compared"
     assert len(update(book, "good", "quick")) == 4, "a number moved; one and two claims are gone"
     assert read_expected(path) == {"seen": 3.0}
-
-
-def test_what_the_other_scale_lacks_is_said(write_book) -> None:
-    book = write_book(good="<<1>>")
-    for scale, names in (("quick", ("a", "new")), ("paper", ("a", "gone"))):
-        write_expected(book.expected("good", scale), dict.fromkeys(names, 1.0))
-    assert left_out(book, "good", "quick") == [
-        "data/expected/good.paper.json has others: gone, new; sslbook regression good --scale paper --update"
-    ]
 
 
 @pytest.mark.parametrize("entry", ['"1"', "NaN", "true", "[1, 2]", "[3, 2, 1, 5]", "[" * 100_000])

@@ -197,8 +197,6 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     rise = "+1.3 (+0.4\u00a0to\u00a0+2.0, n\u00a0=\u00a05)"
     pasted = [span.text for span in page.select("article span.pasted-text")]
     assert pasted == ["−1.2\u00a0×\u00a010⁻¹⁵", rise, "1.2", "28%"]
-    held = [span.text for span in page.select("span.sslbook-nobreak")]
-    assert held == [r"(\(x\))", r"\(k\)-th", r"\(y\),"], "punctuation stays with its formula"
     table = page.select_one("table.sslbook-stack")
     assert [cell["data-label"] for cell in table.select("tbody td")] == list("ABCD")
     assert table.select_one("code").decode_contents().count("<wbr/>") == 2
@@ -274,7 +272,7 @@ def test_each_section_has_its_own_words_and_no_code() -> None:
 
 GOOD = """<html><head><link rel="stylesheet" href="../_static/style.css"><link rel="canonical" href="https://example.org/">
 </head><body><a href="#top">up</a><article id="top"><a href="other.html#check-rate">a check</a>
-<a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a> <img src="data:image/png;base64,AA"></article></body></html>"""
+<a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a> <img src="data:image/png;base64,AA"></article></body>"""
 
 
 @pytest.mark.parametrize(
@@ -309,7 +307,7 @@ def test_what_sphinx_does_not_see_is_found(old: str, new: str, message: str, tmp
 def test_a_link_of_a_notebook_that_leads_nowhere(tmp_path: Path) -> None:
     """In its text or below its code; a bracket in a formula is no link."""
     words = '[a](two.ipynb#tab) [b](#ref) [c](#tab-two) $K[f](x)$ <a id="ref"></a>'
-    shown = nbformat.v4.new_output("display_data", data={"text/html": '<a href="three.ipynb">c</a>'})
+    shown = nbformat.v4.new_output("display_data", data={"text/html": "<a href=three.ipynb>c</a>"})
     cells = [nbformat.v4.new_markdown_cell(words), nbformat.v4.new_code_cell(outputs=[shown])]
     book = Book(tmp_path)
     (book.html / "notebooks").mkdir(parents=True)

@@ -176,16 +176,3 @@ def test_a_notebook_reads_as_the_page(page: Lab, root: Path, name: str) -> None:
         assert not set(answers) & set(page.js(OPEN_CODE))
         folded = [cell.source for cell in notebook.cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
         assert not set(folded) & set(page.js(OPEN_CODE))
-
-
-def test_links_lead_to_their_theorems(page: Lab) -> None:
-    with page.opened("covariance"):
-        script = f"""{PANEL}
-        const links = [...panel.node.querySelectorAll('.jp-RenderedMarkdown a')];
-        const link = links.find(a => a.getAttribute('href') === '#' + arguments[0]);
-        link.scrollIntoView(); link.click();"""
-        place = """const target = document.querySelector(`[data-jupyter-id="${arguments[0]}"]`);
-        return target && target.getBoundingClientRect().top;"""
-        for label in ("cor-beta", "equation-eq-apply", "thm-operator"):
-            page.js(script, label)
-            wait(lambda label=label: 0 <= page.js(place, label) < 400)  # type: ignore[misc]

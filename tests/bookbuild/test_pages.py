@@ -377,14 +377,6 @@ def test_what_the_reader_sees_comes_first_and_all_come(browser: Browser, page: s
     assert abs(browser.js(top)) <= 2, "a link's place stays where it is"
 
 
-def test_a_folded_formula_fits_its_column_once_it_opens(browser: Browser, page: str) -> None:
-    browser.open(page)
-    scrolls = "return document.querySelector('#fold .math').matches('.sslbook-scrolls[tabindex]')"
-    assert not browser.js(scrolls)
-    browser.js("document.getElementById('fold').open = true")
-    assert settles(lambda: browser.js(scrolls), True)
-
-
 @pytest.mark.parametrize(("width", "lines"), [(900, 2), (400, 3)])
 def test_a_statement_that_was_broken_for_phones_is_whole_on_a_desk(
     browser: Browser, page: str, width: int, lines: int

@@ -87,17 +87,6 @@ def photograph() -> Figure:
     return fig
 
 
-def test_photographs_lie_on_the_page_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A white ground would be a lamp in the dark."""
-    shown(monkeypatch)
-    kept = Image.open(io.BytesIO(widgets.picture(photograph(), keep_colors=True))).convert("RGBA")
-    middle = (kept.width // 2, kept.height // 2)
-    assert (kept.getpixel((1, 1))[3], kept.getpixel(middle)) == (0, pytest.approx((255, 0, 0, 255), abs=3))
-    plain = Image.open(io.BytesIO(widgets.picture(photograph()))).convert("RGBA")
-    assert (plain.getpixel((1, 1)), plain.getpixel(middle)) == ((255, 255, 255, 255), (255, 0, 0, 255))
-    plt.close("all")
-
-
 def test_live_jupyter_recomputes_when_the_slider_moves_and_plays_what_plays(monkeypatch: pytest.MonkeyPatch) -> None:
     ipywidgets = pytest.importorskip("ipywidgets")
     monkeypatch.setenv("JPY_SESSION_NAME", "chapter.ipynb")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sslchapters.values import bound, parts, pasted, printed, prose, spec, typeset
+from sslchapters.values import bound, parts, pasted, printed, prose, typeset
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,6 @@ def test_an_interval_is_printed_with_its_ends_to_nearest() -> None:
     assert parts("interval", "gain") == ["gain", "gain-low", "gain-high", "gain-n"]
     with pytest.raises(KeyError, match="gap-low"):
         printed("interval", "gap", ".1f", GAIN)
-
-
-def test_what_this_run_is_told() -> None:
-    assert spec("glue:text", "gap", ".1e", GAIN) == "gap:.1e=3e-16"
-    assert spec("most", "gap", ".1e", GAIN) == "most gap:.1e=3e-16"
-    assert spec("interval", "gain", "+.1f", GAIN) == "interval gain:+.1f=(1.16, 0.39, 2.01, 5)"
 
 
 PROSE = """
