@@ -384,7 +384,7 @@ def _annotate(app: Sphinx, doctree: nodes.document) -> None:
     annotate(doctree, functions(), {claim.id: claim for claim in read_claims(data_files.folder() / "claims.yml")})
     for code in list(doctree.findall(nodes.literal)) if app.env.docname == NOTATION else ():
         text = code.astext()
-        name = text if text.startswith("sslchapters.") else f"{PACKAGE}.{text}"
+        name = text if text.startswith((f"{PACKAGE}.", "sslchapters.")) else f"{PACKAGE}.{text}"
         if "." in text and exists(name):
             code.replace_self(_link("", nodes.literal("", text), "py", "obj", name))
         elif re.fullmatch(r"\w+(\.\w+)+", text):
