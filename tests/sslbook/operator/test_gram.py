@@ -15,15 +15,16 @@ from torch import Tensor, nn
 
 from benchmarks.covariance import population
 from sslbook.losses import batch as batch_losses
-from sslbook.losses.batch import BATCH_LOSSES, barlow_twins, info_nce
+from sslbook.losses.batch import LOSSES, barlow_twins, info_nce
 from sslbook.networks.small import mlp, random_network
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, relative_gap
 from sslbook.operator.layer import Layer, vec
 from sslbook.operator.view_weights import gram_weights
 
 SAMPLES = 5
-OURS = {name: bound(loss.value) for name, loss in BATCH_LOSSES.items()}
-OF_PRODUCTS = [name for name, loss in BATCH_LOSSES.items() if loss.inner_products]
+OF_BATCHES = {name: loss for name, loss in LOSSES.items() if name == "info_nce" or loss.of_distances is None}
+OURS = {name: bound(loss.value) for name, loss in OF_BATCHES.items()}
+OF_PRODUCTS = [name for name, loss in OF_BATCHES.items() if loss.inner_products]
 
 
 def batch(seed: int, outputs: int = 3) -> tuple[nn.Sequential, Tensor]:
