@@ -26,8 +26,8 @@ from sslbook._check import InputError, positive, unknown
 from sslbook._files import atomic, commit
 from sslbook._machine import environment
 from sslbook.training.presets.sheets import PARTS, sheets
+from sslchapters.audit.full_runs import recorded_values, seeds_of, united
 from sslchapters.records import Record, path_of, recorded, require_source_tree, results_folder, write_record
-from sslchapters.training.full_runs import recorded_values, seeds_of, united
 
 MINUTES = 25
 OUT = SOURCE / "_build/gpu"

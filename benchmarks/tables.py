@@ -20,9 +20,9 @@ from sslbook._machine import cores, process_pool
 from sslbook._random import Streams
 from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
-from sslchapters.hltm import records as trials
+from sslchapters.audit import hltm as trials
+from sslchapters.audit import modulation as tokens
 from sslchapters.hltm import runs as hltm
-from sslchapters.modulation import records as tokens
 from sslchapters.modulation.runs import TableCell, TokenRun, train_cells, train_tokens
 from sslchapters.tables import printed
 

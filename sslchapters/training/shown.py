@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from sslbook.training.augment import Pipeline
 from sslchapters.tables import as_html
-from sslchapters.training.full_runs import cells, owed
 from sslchapters.training.live import drawn
 from sslchapters.training.records import COURSES, last, span
 
@@ -50,25 +48,6 @@ def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | N
     }
     heads = ("trained with", "k-NN, %", "linear, %", "rank", "span")
     return table(caption, heads[: 1 + len(next(iter(rows.values())))], rows)
-
-
-def printed(name: str, seeds: Sequence[int], folder: Path) -> HTML:
-    """A printed table: the paper's number in each cell, and after a bar ours, where its runs are made; one row stands upright."""
-    (_, *columns), lines = cells(name, seeds, folder)
-    rows = {first: tuple(cell.removesuffix(" | –") for cell in made) for first, *made in lines}
-    if len(rows) == 1:
-        (only,) = rows.values()
-        columns, rows = ["%"], {column: (cell,) for column, cell in zip(columns, only, strict=True)}
-    return table(f"{name}: accuracy in percent, as printed; after a bar ours, where it is made", ("", *columns), rows)
-
-
-def debts(names: Sequence[str], seeds: Sequence[int], folder: Path) -> HTML:
-    """A line a printed table: how many of its runs wait, and for how many hours."""
-    found = [owed(name, seeds, folder) for name in names]
-    rows = {debt.table: (f"{debt.runs - debt.finished} of {debt.runs}", f"{debt.hours:.1f}") for debt in found}
-    return table(
-        "Runs that wait, with five seeds, and the estimated hours on one H200", ("table", "runs", "hours"), rows
-    )
 
 
 def resnet(fig: Figure, ax: Any) -> Figure:

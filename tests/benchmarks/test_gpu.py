@@ -18,7 +18,7 @@ from sslbook.training.presets.sheets import run_of, sheets
 from sslchapters import catalogue
 from sslchapters import records as store
 from sslchapters.records import recorded, save_record
-from sslchapters.training.full_runs import recorded_values
+from sslchapters.audit.full_runs import recorded_values
 
 RUN = "cifar10-simclr-nce"
 

@@ -28,7 +28,7 @@ from sslbook.training.presets import cluster
 from sslbook.training.presets.sheets import Run, sheets
 from sslbook.training.run import checkpoints
 from sslbook.training.run.trainer import SAVE_SECONDS
-from sslchapters.training.full_runs import runs_of
+from sslchapters.audit.full_runs import runs_of
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

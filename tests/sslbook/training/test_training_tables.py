@@ -20,8 +20,8 @@ from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Diverged
 from sslchapters import data_files
 from sslchapters import records as store
-from sslchapters.training import full_runs as tables
-from sslchapters.training.full_runs import runs_of
+from sslchapters.audit import full_runs as tables
+from sslchapters.audit.full_runs import runs_of
 
 
 def first_two(sheet: Sheet) -> Sheet:
