@@ -211,8 +211,9 @@ def _missing(name: str, options: argparse.Namespace) -> list[Run]:
             raise ValueError("--record is of the table as it is printed, without --set and --epochs")
         require_source_tree()
         require_writable(results_folder())
-    if (options.jobs or options.hours) and not options.cluster:
-        raise ValueError("--jobs and --hours are for a cluster: add --cluster local")
+    for flag in ("jobs", "hours"):
+        if getattr(options, flag) and not options.cluster:
+            raise ValueError(f"--{flag} is for a cluster: add --cluster local")
     if options.slurm and options.cluster != "slurm":
         raise ValueError("--slurm is for a cluster: add --cluster slurm")
     options.seeds = options.seeds or SEEDS

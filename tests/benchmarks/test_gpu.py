@@ -17,8 +17,8 @@ from sslbook._check import InputError
 from sslbook.training.presets.sheets import run_of, sheets
 from sslchapters import catalogue
 from sslchapters import records as store
-from sslchapters.records import recorded, save_record
 from sslchapters.audit.full_runs import recorded_values
+from sslchapters.records import recorded, save_record
 
 RUN = "cifar10-simclr-nce"
 
