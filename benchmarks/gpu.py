@@ -21,16 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from bookbuild.layout import SOURCE
 from sslbook._check import InputError, positive, unknown
-from sslbook._files import atomic, commit
+from sslbook._files import SOURCE, atomic, commit
 from sslbook._machine import environment
 from sslbook.training.presets.sheets import PARTS, sheets
 from sslchapters.audit.full_runs import recorded_values, seeds_of, united
 from sslchapters.records import Record, path_of, recorded, require_source_tree, results_folder, write_record
 
 MINUTES = 25
-OUT = SOURCE / "_build/gpu"
+OUT = SOURCE.parent / "_build/gpu"
 ARCHIVE = "results.zip"
 GRACE = 20.0
 """Seconds between asking a command to stop, which leaves a checkpoint, and stopping it."""
@@ -145,7 +144,7 @@ def _status(command: str, seconds: float, out: IO[str]) -> int | None:
         return None
     process = subprocess.Popen(
         [sys.executable, "-m", *shlex.split(command)],
-        cwd=SOURCE,
+        cwd=SOURCE.parent,
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=subprocess.STDOUT,

@@ -24,7 +24,7 @@ OURS = {"book.css", "book.js", "formulas.js", "ledger.js", "search.js", "logo.sv
 
 
 def test_every_file_is_ours_or_listed() -> None:
-    folders = (ASSETS / "static", ASSETS / "fonts", ROOT / "tests/vendor")
+    folders = (ASSETS / "static", ROOT / "sslchapters/assets/fonts", ROOT / "tests/vendor")
     there = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()}
     there |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "sslbook/images").glob("digits.*")}
     assert {path for path in there if Path(path).name not in OURS} == set(VENDORED)
@@ -46,7 +46,7 @@ def test_a_vendored_file_is_what_was_fetched(path: str) -> None:
 
 def test_the_wheel_says_and_holds_what_it_carries() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    shipped = [entry for entry in LISTED["vendored"] if entry["text"].startswith("sslbook/")]
+    shipped = [entry for entry in LISTED["vendored"] if entry["text"].startswith(("sslbook/", "sslchapters/"))]
     assert set(project["license"].split(" AND ")) == {"MIT", *(entry["licence"] for entry in shipped)}
     held = {path.relative_to(ROOT).as_posix() for glob in project["license-files"] for path in ROOT.glob(glob)}
     assert held == {"LICENSE", *(entry["text"] for entry in shipped)}

@@ -88,7 +88,7 @@ PAGE = [Piece("text", 0, "# One"), Piece("code", 1, ""), Piece("text", 2, "The e
 def first_cell(url: str) -> str:
     executed = new_notebook(cells=[new_markdown_cell("# One"), new_code_cell("1"), new_markdown_cell("The end.")])
     written = reader_notebook("one", executed, PAGE, Repository(url).requirement)
-    assert [cell.source for cell in written.cells if "sslbook" not in cell.source] == ["# One", "1", "The end."]
+    assert [cell.source for cell in written.cells if "sslchapters" not in cell.source] == ["# One", "1", "The end."]
     return str(next(cell.source for cell in written.cells if cell.cell_type == "code"))
 
 
@@ -98,7 +98,7 @@ def test_the_first_cell_asks_for_no_bare_name(monkeypatch: pytest.MonkeyPatch) -
     assert installing == ['%pip install --quiet "sslbook @ git+https://github.com/Ada/book" scikit-learn seaborn']
     source = first_cell("")
     exec(source)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "sslbook"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("sslbook", "sslchapters")]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"needs the book's library .*: run %pip install 'PATH\[notebooks\]'"):
         exec(source)
