@@ -3,18 +3,16 @@ r"""Tables 3, 4, 5 and 7 to 10 of [tian2021iclr] on small images: filled, shown 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sslbook._check import positive
 from sslbook.training.run.distributed import device_of
-from sslchapters.byol.records import DIGITS, EMA, after, cells
+from sslchapters.byol.records import DIGITS, EMA, after, cells, filled, html_table
 from sslchapters.byol.runs import (
     MEASURES,
     PLAIN,
@@ -33,7 +31,7 @@ from sslchapters.byol.runs import (
 from sslchapters.records import Record, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import ABLATIONS as NAMES
-from sslchapters.tables import Filled, Rows, Table, as_html, fill, listing, number, printed, spread
+from sslchapters.tables import Filled, Table, listing
 from sslchapters.tables import cells as table_cells
 
 CIFAR10 = Recipe(
@@ -57,21 +55,8 @@ def protocol_of(name: str, protocol: Recipe) -> Recipe:
     return replace(protocol, rate=protocol.rate * SLOWER) if name == "B-Tab10" else protocol
 
 
-def in_table(name: str, found: Mapping[str, Tensor]) -> Tensor:
-    """Trials by cell name, ``(seeds,)`` each, in the table's shape: ``(rows, columns, seeds)``."""
-    target = printed(name)
-    return torch.stack([found[cell] for cell in target.cells]).view(*target.mean.shape, -1)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The tables of ``sslbook table``
-
-
-def filled(name: str, found: Mapping[str, Mapping[str, Tensor]]) -> Filled:
-    """A table with what was found (cell, measure, ``(seeds,)``), accuracies in percent, not to be compared number by number."""
-    scales = {"accuracy": 100.0, "rank": 1.0, "likeness": 1.0}
-    trials = {m: scales[m] * in_table(name, {cell: found[cell][m] for cell in found}) for m in MEASURES if found}
-    return fill(printed(name), trials, {"accuracy": 1, "rank": 1, "likeness": 3}, comparable=False)
 
 
 def _show(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
@@ -122,25 +107,6 @@ TABLES = {
     for data in IMAGES
     for name in NAMES
 }
-
-
-def html_table(caption: str, heads: Sequence[str], rows: Rows) -> Any:
-    """A table for the page; its rows begin with their names, and a minus is no hyphen."""
-    from IPython.display import HTML  # a command that prints the table needs none
-
-    return HTML(re.sub(r"(?<![\w.])-(?=\d)", "−", as_html(caption, heads, rows)))
-
-
-def html_listing(table: Filled, caption: str) -> Any:
-    """A row a cell: its name, the paper's number, ours of the first measure with its deviation, means of the others."""
-    (first, digits), *others = table.measures.items()
-    said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1]
-    rows = []
-    for entry in table.entries:
-        ours = number(*spread(entry.found.get(first, ())), digits)
-        rest = (number(spread(entry.found.get(m, ()))[0], None, d) for m, d in others)
-        rows.append(("; ".join(entry.at[axis] for axis in said), number(*entry.printed, digits), ours, *rest))
-    return html_table(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), rows)
 
 
 def html_grid(table: Filled, caption: str) -> Any:

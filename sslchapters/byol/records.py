@@ -7,13 +7,15 @@ gives a range of initial weights, ours is the same share of Xavier's range.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sslchapters.byol.runs import NONE, Ablation, Norm, Recipe, Shape
-from sslchapters.tables import Change, Modes, ablations
+from sslchapters.byol.runs import MEASURES, NONE, Ablation, Norm, Recipe, Shape
+from sslchapters.tables import Change, Filled, Modes, Rows, ablations, as_html, fill, number, printed, spread
 
 DIGITS = Recipe()
 EMA = 0.97
@@ -61,3 +63,35 @@ def after(values: Mapping[str, Mapping[str, list[list[float]]]], epoch: int = -1
     return {
         cell: {m: torch.tensor(v[epoch]).double() for m, v in measured.items()} for cell, measured in values.items()
     }
+
+
+def in_table(name: str, found: Mapping[str, Tensor]) -> Tensor:
+    """Trials by cell name, ``(seeds,)`` each, in the table's shape: ``(rows, columns, seeds)``."""
+    target = printed(name)
+    return torch.stack([found[cell] for cell in target.cells]).view(*target.mean.shape, -1)
+
+
+def filled(name: str, found: Mapping[str, Mapping[str, Tensor]]) -> Filled:
+    """A table with what was found (cell, measure, ``(seeds,)``), accuracies in percent, not to be compared number by number."""
+    scales = {"accuracy": 100.0, "rank": 1.0, "likeness": 1.0}
+    trials = {m: scales[m] * in_table(name, {cell: found[cell][m] for cell in found}) for m in MEASURES if found}
+    return fill(printed(name), trials, {"accuracy": 1, "rank": 1, "likeness": 3}, comparable=False)
+
+
+def html_table(caption: str, heads: Sequence[str], rows: Rows) -> Any:
+    """A table for the page; its rows begin with their names, and a minus is no hyphen."""
+    from IPython.display import HTML  # a command that prints the table needs none
+
+    return HTML(re.sub(r"(?<![\w.])-(?=\d)", "−", as_html(caption, heads, rows)))
+
+
+def html_listing(table: Filled, caption: str) -> Any:
+    """A row a cell: its name, the paper's number, ours of the first measure with its deviation, means of the others."""
+    (first, digits), *others = table.measures.items()
+    said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1]
+    rows = []
+    for entry in table.entries:
+        ours = number(*spread(entry.found.get(first, ())), digits)
+        rest = (number(spread(entry.found.get(m, ()))[0], None, d) for m, d in others)
+        rows.append(("; ".join(entry.at[axis] for axis in said), number(*entry.printed, digits), ours, *rest))
+    return html_table(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), rows)
