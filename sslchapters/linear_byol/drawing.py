@@ -35,25 +35,6 @@ def plane_of_fates(ax: Axes, ratio: float, colours: Colours) -> None:
     ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="$w_1$", ylabel="$w_2$", aspect="equal")
 
 
-def share_that_collapses(ratio: float) -> float:
-    """Share of the plane's square that collapses."""
-    reach = 1.6
-    side = np.linspace(-reach, reach, 481)
-    return float(1 - theory.survives(*np.meshgrid(side, side), ratio).mean())
-
-
-def time_course(ax: Axes, path: Array, times: Array, ratio: float, colours: Colours) -> None:
-    """w1, w2 and theta over time, and the contour that the two fast ones hug: theta r against w1 w2."""
-    parts = (("$w_1$", path[:, 0, 0], "blue", "-"), ("$w_2$", path[:, 1, 0], "vermilion", "--"))
-    for name, values, tone, line in (*parts, (r"$\theta$", path[:, 2, 0], "green", "-.")):
-        ax.plot(times, values, line, color=colours[tone], label=name)
-    ax.plot(times, path[:, 0, 0] * path[:, 1, 0], ":", color=colours["ink"], label="$w_1 w_2$")
-    ax.plot(
-        times, ratio * path[:, 2, 0], color=colours["purple"], linewidth=1, label=r"$\theta\, \lambda_d / \lambda_s$"
-    )
-    ax.set(xscale="log", xlabel="time", ylim=(0, 1.05))
-
-
 def portrait(ax: Axes, kind: str, ratio: float, colours: Colours) -> None:
     """One panel of Figure 5: directions of the flow, nullclines or fixed points, and a few trajectories."""
     field = theory.planar_field(kind, ratio)
@@ -103,15 +84,3 @@ def _begin(kind: str) -> Array:
     if kind == "fixed target":
         return np.array([[0.15, 0.05], [1.4, -0.4], [-0.1, -0.05], [-1.3, 0.9], [0.2, 1.4], [-0.6, -1.3]])
     return np.array([[1.3, 0.2], [0.3, 1.4], [-1.3, -0.4], [-0.4, 1.3], [0.9, -1.2]])
-
-
-def crossing(ax: Axes, shares: Array, errors: Mapping[str, Array], styles: Mapping[str, tuple[str, str]]) -> None:
-    """Mean and standard deviation over replicas of each representation's error, as the label's weight moves."""
-    for name, values in errors.items():
-        tone, line = styles[name]
-        mean, spread = values.mean(1), values.std(1)
-        ax.fill_between(
-            shares, (mean - spread).clip(0), (mean + spread).clip(max=1), color=tone, alpha=0.15, linewidth=0
-        )
-        ax.plot(shares, mean, line, color=tone, label=name)
-    ax.set(xlabel="share of faint features in the label", ylim=(0, 1))

@@ -385,27 +385,6 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
     )
 
 
-def uniformity(count: int, seed: int, spread: float) -> dict[str, tuple[Tensor, Tensor]]:
-    r"""How unequal the fields are without and with BatchNorm: standard deviation over mean of three quantities, ``(R,)`` each.
-
-    ``d``: :math:`d_k`.  ``room``: :math:`\lambda - d_k`.  ``factor``: :math:`\delta_k`.
-    spread: of the fields' scales, whose logarithms are normal with this deviation.  BatchNorm takes the scales away exactly;
-    what is left is how much of a field's variance lies within the classes, which can differ more than the :math:`d_k` did.
-    """
-    drawn = random_population(count, seed, fields=4)
-    draw = torch.Generator().manual_seed(seed + 1)
-    scales = (spread * torch.randn(count, 4, 1, 1, generator=draw, dtype=DTYPE)).exp()
-    drawn = Population(drawn.prior, drawn.points * scales, drawn.chances, drawn.weights)
-    found, w = theory.parts(drawn), drawn.weights[:, :, 0]
-    pair = [theory.modulation(part, drawn.prior, w) for part in (found, theory.normalized(found, drawn.prior, w))]
-
-    def unequal(values: Tensor) -> Tensor:
-        return values.std(1) / values.mean(1)
-
-    rows = [{"d": m.d, "room": m.top[:, None] - m.d, "factor": m.factor} for m in pair]
-    return {name: (unequal(rows[0][name]), unequal(rows[1][name])) for name in rows[0]}
-
-
 def _free_flow(start: Tensor, b: Tensor, time: Tensor) -> Tensor:
     r"""Eq. 147 solved for ``y``: :math:`y(t) = b\,q/(1 - q)` with :math:`q = \frac{y(0)}{y(0) + b}\, e^{bt}`, before the
     blow-up."""
