@@ -589,11 +589,7 @@ def bound_margins(
     return dict(zip(BOUNDS, torch.tensor(rows, dtype=torch.float64).T, strict=True))
 
 
-def _disturbed(count: int, seed: int) -> Iterator[tuple[nn.Sequential, Tensor, Tensor]]:
-    return (population_with_strength(0.5, symmetric=False, seed=s) for s in range(seed, seed + count))
-
-
-@over(_disturbed)
+@over(lambda count, seed: (population_with_strength(0.5, symmetric=False, seed=s) for s in range(seed, seed + count)))
 def step_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Comparison]:
     """The coefficients of the two terms against autograd on the enumerated loss, for both losses, one tower and both."""
     net, clean, views = instance

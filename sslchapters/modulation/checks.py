@@ -145,7 +145,8 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
     mean = (leading[..., None] * drawn.weights).sum(2)
     other = s / s.flatten(1).norm(dim=1)[:, None, None]
     aside = (other[..., None] * drawn.weights).sum(2)
-    repeated, w, flat = _repeated(covariance, k, m, d), drawn.weights.flatten(1), s.flatten(1)
+    blocks = covariance.view(-1, k, 1, d, k, 1, d).expand(-1, k, m, d, k, m, d)  # inputs repeated for each filter
+    repeated, w, flat = blocks.reshape(-1, k * m * d, k * m * d), drawn.weights.flatten(1), s.flatten(1)
     lemma4 = theory.modulated(flat[:, :, None] * flat[:, None], repeated, w)
     rank_two = torch.randn(replicas, 2, k * m, generator=draw, dtype=DTYPE)
     slopes = s[..., None] * b(drawn.weights)[:, :, None]
@@ -163,12 +164,6 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
             "broken: filters of unit length": _aside(project(drawn.weights, slopes)),
         }
     )
-
-
-def _repeated(covariance: Tensor, k: int, m: int, d: int) -> Tensor:
-    """The covariance of inputs repeated for each of ``m`` filters: ``(R, K M d, K M d)``."""
-    blocks = covariance.view(-1, k, 1, d, k, 1, d).expand(-1, k, m, d, k, m, d)
-    return blocks.reshape(-1, k * m * d, k * m * d)
 
 
 def _aside(vectors: Tensor) -> Tensor:
