@@ -419,7 +419,7 @@ def partial_sums(count: int = 400, seed: int = 0) -> Gaps:
     exchanged = [
         lambda p, n, fn=fn: fn(n[:, 0], p[:, None]) for fn in PAIR_LOSSES.values()
     ]  # positive and its one negative
-    swapped = [losses.partials(fn, r_pos, r_neg[:, :1]) for fn in exchanged]  # type: ignore[arg-type]
+    swapped = [losses.partials(fn, r_pos, r_neg[:, :1]) for fn in exchanged]
 
     def margin(pair: losses.Partials) -> float:
         return float(torch.cat([pair.pos, -pair.neg.flatten()]).min())

@@ -115,13 +115,6 @@ def width_needed(c: float, gamma: float, eta: float, *, as_printed: bool = False
     return math.log(1 / eta) / tail_bound(c, gamma, as_printed=as_printed)
 
 
-def printed_range(c: float, gamma: float, eta: float) -> tuple[float, float]:
-    r"""The range of Eq. 128, as printed, that the bounds of Eq. 124 on :math:`\hat R` leave."""
-    low, high = residue_bounds(c, gamma)
-    scale = 2 * math.pi * math.exp(c / 2) / math.sqrt(1 - gamma * gamma) * math.log(1 / eta)
-    return scale / high, scale / low
-
-
 def is_lucky(weights: Tensor, h: Tensor, a: Tensor, c: float, sigma_w: float) -> Tensor:
     r"""Which units are lucky, ``(..., units)``, for ``weights`` ``(..., units, n)``: the event of Eq. 143, in either orientation.
 

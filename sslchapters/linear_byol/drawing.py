@@ -15,26 +15,6 @@ Colours = Mapping[str, str]
 SHADE = "#e2e2e2"
 
 
-def plane_of_fates(ax: Axes, ratio: float, colours: Colours) -> None:
-    """Starts (w1, w2) in the plane: those that collapse shaded, the others white; with paths from a fixed set of starts."""
-    reach = 1.6
-    side = np.linspace(-reach, reach, 481)
-    w1, w2 = np.meshgrid(side, side)
-    dead = ~theory.survives(w1, w2, ratio)
-    ax.contourf(w1, w2, dead, levels=[0.5, 1.5], colors=[SHADE])
-    ax.plot([-reach, reach], [ratio, ratio], color=colours["green"], linestyle="--", linewidth=1.6)
-    grid = np.meshgrid(np.linspace(-1.35, 1.35, 4), np.linspace(-1.45, 1.45, 6))
-    a, b = (part.ravel() for part in grid)
-    path = instances.follow(a, b, a, ratio, 300.0, points=np.append(0, np.geomspace(1e-4, 1, 150)))
-    alive = theory.survives(a, b, ratio)
-    for i in range(len(a)):
-        tone = colours["blue"] if alive[i] else colours["vermilion"]
-        ax.plot(path[:, 0, i], path[:, 1, i], color=tone, linewidth=1.1)
-        ax.plot(a[i], b[i], "o", color=tone, markersize=2.5)
-        ax.plot(path[-1, 0, i], path[-1, 1, i], "s" if alive[i] else "X", color=tone, markersize=5)
-    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="$w_1$", ylabel="$w_2$", aspect="equal")
-
-
 def portrait(ax: Axes, kind: str, ratio: float, colours: Colours) -> None:
     """One panel of Figure 5: directions of the flow, nullclines or fixed points, and a few trajectories."""
     field = theory.planar_field(kind, ratio)

@@ -218,12 +218,6 @@ def speed(weights: Weights, moments: Moments, times: Times = UNIT) -> Array:
     return np.asarray(np.sqrt(sum(np.square(part).sum((1, 2)) for part in velocity(weights, moments, times))))
 
 
-def alignment(online: Array, rows: Array) -> Array:
-    """Least cosine between the row spaces of ``online (R, n, d)`` and ``rows (R, n, d)``, ``(R,)``; 1 if they are the same."""
-    one, two = (np.linalg.qr(part.swapaxes(1, 2))[0] for part in (online, rows))
-    return np.asarray(np.linalg.svd(one.swapaxes(1, 2) @ two, compute_uv=False).min(-1))
-
-
 PORTRAITS = ("fixed target", "tied predictor", "no predictor")
 """The three panels of Figure 5, by their titles there."""
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 from IPython.display import HTML
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
-from torch import Tensor
 
-from sslbook.training.augment import Pipeline
 from sslchapters.tables import as_html
-from sslchapters.training.live import drawn
 from sslchapters.training.records import COURSES, last, span
 
 WIDTH = 5.8
@@ -82,22 +78,3 @@ def _part(ax: Any, at: tuple[float, float], size: tuple[float, float], ink: str,
                     start, end, connectionstyle="arc3,rad=-0.6", arrowstyle="-|>", mutation_scale=8, color=ink
                 )
             )
-
-
-def wall(images: Tensor, pipeline: Pipeline, views: int = 5) -> Figure:
-    """A row an image: the image, a gap, and so many of its views, edge to edge."""
-    rows = [images.float() / 255, *(view.clamp(0, 1) for view in drawn(images, pipeline, views))]
-    widths = [1.0, 0.08, *[1.0] * views]
-    size = (WIDTH, WIDTH * len(images) / sum(widths))
-    fig, axes = plt.subplots(
-        len(images), len(widths), figsize=size, layout="none", gridspec_kw={"width_ratios": widths}
-    )
-    fig.subplots_adjust(0.005, 0.01, 0.995, 0.99, wspace=0.03, hspace=0.03)
-    for i, line in enumerate(axes):
-        line[1].set_visible(False)
-        for ax, pictures in zip((line[0], *line[2:]), rows, strict=True):
-            ax.imshow(pictures[i].permute(1, 2, 0), aspect="auto")
-            ax.set(xticks=[], yticks=[])
-            ax.grid(visible=False)
-            ax.spines[:].set_visible(False)
-    return fig
