@@ -11,9 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sslbook._random import Streams
-from sslbook.training.evaluate import effective_rank
-from sslchapters.checks import Comparison, over, over_instances, relative, rounding, worst
+from sslchapters.checks import Comparison, over, relative, rounding, worst
 from sslchapters.sweep import sweep
 
 
@@ -38,12 +36,6 @@ def test_the_largest_identity_and_the_smallest_break() -> None:
     assert worst(rows) == {"a": 2.0, "broken: b": 3.0, "c": 0.5, "instances": 2.0}
 
 
-def test_no_instance_is_no_verdict() -> None:
-    for nothing in (lambda: worst([]), over_instances, lambda: over_instances({"a": torch.ones(0)})):
-        with pytest.raises(ValueError, match="no instance is left"):
-            nothing()
-
-
 def test_a_check_is_a_generator_of_comparisons() -> None:
     @over(lambda count, seed: range(seed, seed + count))
     def halves(number: int, unit: float = 1.0) -> Iterator[Comparison]:
@@ -63,34 +55,6 @@ def test_a_check_is_a_generator_of_comparisons() -> None:
         yield "ones", ones, 3 * ones
 
     assert largest(1) == {"ones": 2, "instances": 1}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_replica_draws_what_it_draws_alone(dtype: torch.dtype) -> None:
-    together, alone = Streams([3, 4, 5], "data"), Streams([4], "data")
-    for shape in [(7,), (2, 5), (1,)]:
-        assert together.uniform(shape, dtype)[1].equal(alone.uniform(shape, dtype)[0])
-        assert together.normal(shape, dtype)[1].equal(alone.normal(shape, dtype)[0])
-    assert len(together) == 3
-
-
-@pytest.mark.parametrize("seeds", [[], [-1], [1.5]])
-def test_bad_seeds(seeds: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"seeds must be one or more whole numbers of at least 0, got \["):
-        Streams(seeds)  # type: ignore[arg-type]
-
-
-f64 = torch.float64
-
-
-def test_unequal_variances_by_singular_values() -> None:
-    x = torch.randn(3, 50, 8, dtype=f64, generator=torch.Generator().manual_seed(1)) * torch.arange(1.0, 9, dtype=f64)
-    shares = torch.linalg.svdvals(x - x.mean(1, keepdim=True)).square()
-    shares /= shares.sum(1, keepdim=True)
-    assert torch.allclose(effective_rank(x), (-(shares * shares.log()).sum(1)).exp(), rtol=1e-12)
-    assert not torch.allclose(
-        effective_rank(x), effective_rank(x + 3 * torch.arange(50.0, dtype=f64)[:, None]), rtol=1e-2
-    )
 
 
 CELLS, SEEDS = ["b2", "a1", "a3", "b2"], [5, 2, 5]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sslchapters import claims
-from sslchapters.claims import begin, claim, measure, run_line, this_run
+from sslchapters.claims import begin, claim, measure, run_line
 from sslchapters.intervals import Interval
 from sslchapters.running import LENIENT
 from sslchapters.values import Criterion, Number, badge, line
@@ -126,21 +125,6 @@ def test_claim_refuses(arguments: dict, error: type[Exception], message: str) ->
         claim(**({"name": "x", "value": 1.0, "id": "A-Thm1", "rejects": {"huge": 1e9}} | arguments))
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [
-        (0.25, "float"),
-        (np.float32(0.25), "float32"),
-        (torch.tensor(0.25, requires_grad=True), "float32"),
-    ],
-)
-def test_scalars_of_every_kind(value: object, dtype: str, published: list[Number]) -> None:
-    got = claim("x", value, id=None, expect=torch.tensor(0.25), atol=0.0)
-    assert type(got) is float
-    assert got == 0.25
-    assert published[0].dtype == dtype
-
-
 def test_measure_asserts_nothing(published: list[Number]) -> None:
     measure("a", np.int64(3))
     measure("b", 1.0, atol=0.5, id="A-Thm1")
@@ -228,17 +212,3 @@ def test_the_line_says_what_is_other_than_printed(told: Callable[[], object], se
     begin("covariance", seed=seed, device="cpu")
     told()
     assert run_line(TEXT).replace("\u00a0", " ") == said
-
-
-def test_the_line_changes_when_a_claim_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    handle = SimpleNamespace(update=lambda data, raw: shown.append(data["text/markdown"]))
-    monkeypatch.setattr(claims, "_display", lambda data: shown.append(data["text/markdown"]) or handle)
-    this_run(*TEXT)  # above the cell that computes them
-    measure("share", 0.25)
-    assert shown == ["", "✓ *This run (quick, seed 3, cpu): the same.*"]
-    begin("covariance", seed=8, device="cpu")
-    measure("share", 0.5)
-    assert shown[-1].startswith("↻ *This run (quick, seed 8, cpu):* **50.0%**")
-    measure("unrelated", 1.0)
-    assert len(shown) == 3, "what has not changed is not shown again"

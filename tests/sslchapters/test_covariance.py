@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sslbook.losses import pairs
 from sslbook.networks.small import mlp
-from sslbook.operator.covariance import covariance_operator, relative_gap
-from sslbook.operator.layer import open_layer, vec
+from sslbook.operator.covariance import relative_gap
+from sslbook.operator.layer import vec
 from sslchapters.covariance import checks, runs
 from sslchapters.covariance.checks import (
     all_tuples,
@@ -70,25 +70,6 @@ def test_an_estimate_from_few_views_by_a_loop_over_draws(views: int) -> None:
             estimates.append(sum(torch.cov(column.T) for column in pair.unbind(-1)))
     mean = torch.stack([torch.as_tensor(e) for e in estimates]).mean(0)
     assert relative_gap(checks.mean_estimate(k, views), mean) < 1e-13
-
-
-@pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.2)])
-def test_both_terms_of_theorem_4_make_the_step(loss: str, margin: float) -> None:
-    """What is measured of the two matrices that give the enumerated gradient (`step_gaps`)."""
-    net, clean, views = checks.population_with_strength(0.4, symmetric=False)
-    n, v = views.shape[:2]
-    opened = open_layer(net, "0", views.flatten(0, 1))
-    k = opened.connections()
-    full = torch.einsum("ano,ab,bmo->nm", k, checks.coefficients(opened.output, n, v, loss, 0.7, margin)[0], k)
-    main = covariance_operator(net, "0", views, loss=loss, temperature=0.7, margin=margin, clean=clean)
-    enumerated = nce_loss(0.7) if loss == "info_nce" else triplet_loss(0.7, margin)
-    rest = -expected_gradient(net, "0", views, enumerated, all_tuples(n, v), both=True) - 2 * main.update()
-    found = checks.residue(net, "0", views, clean, tau=0.7, loss=loss, margin=margin)
-    assert found.theta == pytest.approx(float(torch.linalg.matrix_norm(full - main.dense(), 2)))
-    assert found.main == pytest.approx(float(torch.linalg.matrix_norm(main.dense(), 2)))
-    assert found.relative == found.theta / found.main
-    assert found.step_rest == pytest.approx(float(rest.norm() / (2 * main.update()).norm()))
-    assert found.step_rest > 0.1
 
 
 def test_bounds_by_hand() -> None:

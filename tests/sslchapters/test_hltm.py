@@ -176,16 +176,6 @@ def test_the_positive_has_the_anchors_root_and_the_negative_half_of_the_time() -
     assert ((share - 0.5).abs() < 5 * 0.5 / (100 * batch) ** 0.5).all()
 
 
-def test_minibatches_follow_the_tables() -> None:
-    tree = theory.random_symmetric([3], 3, 0.5)
-    leaves = torch.cat(list(minibatches(tree, Streams([3]), 500, 20, torch.float64)), 2).double()
-    z = 2 * leaves[0] - 1  # of pairs of leaves below one parent, the mean product is that of their polarities
-    rho = trees.polarity(tree.tables[2][0])
-    found = (z[0::2] * z[1::2]).mean(1)
-    wanted = rho[0::2] * rho[1::2]
-    assert ((found - wanted).abs() / ((1 - wanted.square()) / 30_000).sqrt()).max() < 5
-
-
 @pytest.mark.parametrize(("loss", "width"), [("printed", 2), ("released", 10)])
 @pytest.mark.parametrize(("dtype", "bar"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 def test_a_replica_trains_as_it_would_alone(loss: str, width: int, dtype: torch.dtype, bar: float) -> None:

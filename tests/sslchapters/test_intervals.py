@@ -20,18 +20,6 @@ def test_the_t_interval_of_two_values_is_known_in_closed_form() -> None:
     assert found.high == pytest.approx(2 + half, rel=1e-12)
 
 
-def test_pairs_cancel_what_they_share() -> None:
-    shared = np.random.default_rng(0).normal(size=6) * 10
-    ours, theirs = shared + np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8]), shared
-    paired = difference(ours, theirs)
-    assert paired == difference(ours, theirs, paired=True)
-    assert paired.mean == pytest.approx(1.0)
-    assert 0.8 < paired.low < paired.high < 1.2
-    assert difference(ours, theirs, paired=False).low < 0
-    alone = mean_interval(ours - theirs)
-    assert (paired.low, paired.high) == (pytest.approx(alone.low), pytest.approx(alone.high))
-
-
 def test_an_interval_ends_where_the_mean_can_not_lie() -> None:
     cosines = [0.99, 1.0, 0.95]
     free, cut = mean_interval(cosines), mean_interval(cosines, within=(-1, 1))
@@ -82,16 +70,3 @@ def test_a_share_has_the_interval_of_clopper_and_pearson() -> None:
     assert proportion([0.0] * 40).high == pytest.approx(1 - 0.025 ** (1 / 40), abs=1e-12)
     with pytest.raises(ValueError, match=r"hits must be zeros and ones, got 0\.5"):
         proportion([1.0, 0.5])
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: mean_interval([1.0]), "values: an interval needs at least two values"),
-        (lambda: difference([1.0, 2.0], [1.0, 2.0, 3.0]), "as many of ours as of theirs"),
-        (lambda: Interval(1.0, 2.0, 3.0, 5), "low <= mean <= high is needed"),
-    ],
-)
-def test_what_is_refused(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -16,7 +16,6 @@ from sslchapters.modulation.instances import (
     World,
     contrastive_loss,
     draw_pairs,
-    make_world,
     printed_factor,
     unit_outputs,
 )
@@ -133,38 +132,6 @@ def test_how_cells_are_cut_and_spread_changes_nothing(monkeypatch: pytest.Monkey
         for cell in cells:
             for name in SCORES:
                 assert (other[cell][name] - whole[cell][name]).abs().max() < 1e-4
-
-
-def test_worlds() -> None:
-    world = make_world([0, 1, 0], [1, 3, 5], zeta=[1.0, 2.0, 10.0])
-    assert world.allowed.sum(-1).eq(torch.tensor([1, 3, 5])[:, None]).all()
-    assert (world.generators != WILDCARD).sum(-1).eq(5).all()
-    assert (world.allowed | ~world.used).all(), "generators fix allowed tokens only"
-    assert (world.generators[0] == WILDCARD).equal(world.generators[2] == WILDCARD), "one seed, the same places"
-    assert (world.allowed[2] | ~world.allowed[0]).all(), "one seed, nested subsets"
-    assert world.lengths[:, [0, 9, 10, 19]].tolist() == [[1, 1, 1, 1], [0.5, 0.5, 2, 2], [0.1, 0.1, 10, 10]]
-    counts = make_world(range(40), [3] * 40).used.float().mean((0, 1))
-    assert counts.min() > 0.08
-    assert counts.max() < 0.22, "every token is as likely, 3 of 20"
-
-
-def test_positive_pairs_share_a_generator_and_nothing_else() -> None:
-    world = make_world([0, 1], [3, 5])
-    pairs = draw_pairs(world, Streams([0, 1], "pairs"), 256, 4)
-    assert pairs.shape == (2, 4, 2, 256, 10)
-    for r in range(2):
-        one, two = pairs[r].transpose(0, 1).flatten(1, 2)
-        fits = [
-            ((g == WILDCARD) | (g == one)).all(-1) & ((g == WILDCARD) | (g == two)).all(-1) for g in world.generators[r]
-        ]
-        assert torch.stack(fits).any(0).all()
-        places = (one != two).float().mean()
-        assert places == pytest.approx(0.5 * 19 / 20, abs=0.02), "half of the places are wildcards, drawn anew"
-    both = draw_pairs(world, Streams([0, 1], "pairs"), 256, 2)
-    assert both.equal(pairs[:, :2]), "streams are read in order"
-    x = embed(world, pairs[:, 0])
-    assert x.shape == (2, 2, 256, 10, 20)
-    assert x.argmax(-1).equal(pairs[:, 0])
 
 
 def test_scores_of_known_filters() -> None:

@@ -10,21 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import normalize
 from training_cases import DIGITS
 
-from sslbook.networks.siamese import build
-from sslbook.training.augment import plain as plain_images
-from sslbook.training.evaluate import effective_rank
 from sslbook.training.run.settings import Settings
-from sslchapters.records import plain
 from sslchapters.training import live
 from sslchapters.training import records as recorded
-from sslchapters.training.records import (
-    EXACT,
-    STEEPNESS,
-    settings_of,
-)
 
 
 def test_a_course_has_a_row_a_look_and_a_column_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,15 +58,6 @@ def test_redness_and_edges_are_what_they_are_called() -> None:
 SHORT = (*DIGITS, "networks.predictor_hidden=8", "epochs=2", "evaluate=1", "probes=2")
 
 
-def test_what_pushes_away_differs_in_the_loss_alone() -> None:
-    names = EXACT | STEEPNESS
-    info_nce, *others = (settings_of(name, 0) for name in names)
-    for other in others:
-        assert replace(other, objective="info_nce", loss_kwargs=info_nce.loss_kwargs) == info_nce
-    twice = {"info_nce after info_nce", "info_nce after simple", "simple after info_nce"}
-    assert len({s.hash() for s in (info_nce, *others)}) == len(names) - len(twice)
-
-
 def test_a_stopped_recording_goes_on_with_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that changes its loss begins with the other's last weights, and nothing is trained twice."""
     trained: list[str] = []
@@ -97,17 +78,3 @@ def test_a_stopped_recording_goes_on_with_what_is_finished(tmp_path: Path, monke
     first = {name: values["knn"][0] for name, values in (both["runs"] | again["runs"]).items()}
     assert first["simple after info_nce"] == both["runs"]["info_nce"]["knn"][-1]
     assert first["simple"] == first["info_nce"] != first["simple after info_nce"]
-
-
-def test_span_is_the_effective_rank_of_the_embeddings(tmp_path: Path) -> None:
-    values = plain(recorded.run_values([3], changes=SHORT, names=("simple",), processes=1, device="cpu", root=tmp_path))
-    settings, images = settings_of("simple", 3, SHORT), recorded.datasets.load_dataset("digits", "test")
-    model = build(settings.networks, 3)
-    shares = recorded.spectrum(recorded.unit_embeddings(model, images, recorded.PIPELINES["digits"], "cpu"))
-    embeddings = normalize(
-        model.projector(model.features(plain_images(images.pixels, recorded.PIPELINES["digits"]))), dim=1
-    )
-    found = recorded.span({"last": {"simple": {"axes": [shares]}}}, "simple")
-    assert found[0] == pytest.approx(float(effective_rank(embeddings.detach())), rel=1e-5)
-    assert -1 < values["last"]["simple"]["likeness"][0] < 1
-    assert sum(values["last"]["simple"]["axes"][0]) == pytest.approx(1, abs=1e-3)
