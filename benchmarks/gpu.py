@@ -23,8 +23,8 @@ from bookbuild.layout import SOURCE
 from sslbook._check import InputError, positive
 from sslbook._files import atomic, commit
 from sslbook._machine import environment
-from sslbook.training.presets.sheets import PARTS, sheets
 from sslchapters.audit.full_runs import recorded_values, seeds_of, united
+from sslchapters.audit.paper_tables import BYOL, paper_tables
 from sslchapters.records import Record, path_of, recorded, require_source_tree, results_folder, write_record
 
 OUT = SOURCE / "_build/gpu"
@@ -58,7 +58,9 @@ STEPS = (
     Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 930, _runs("A-Tab2", SIMCLR, 1)),
     Step("chapters", "all chapters at the papers' size", 600, ("sslbook execute --scale paper --device cuda",)),
     Step("tables", "two tables of the theory", 120, ("sslbook table A-Tab6 --run", "sslbook table C-Tab1 --run")),
-    Step("byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", PARTS[::-1], 1)),
+    Step(
+        "byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", BYOL["B-Tab3"][::-1], 1)
+    ),
     Step("operator", "the operator of such a run's layers", 100, ("sslbook record training-operator-full",)),
     Step("simclr-more", "A-Tab2 on CIFAR-10, four more seeds", 3600, _runs("A-Tab2", SIMCLR, 2, 3, 4, 5)),
 )
@@ -147,12 +149,12 @@ def merged(place: Path) -> list[Record]:
             for name in [name for name in RECORDS if f"{name}.json" in archive.namelist()]:
                 archive.extract(f"{name}.json", folder)
                 record = recorded(name, folder=Path(folder))
-                if name in sheets():
+                if name in paper_tables():
                     old = recorded(name)["runs"] if path_of(name).is_file() else {}
                     runs = united(old, record["runs"])
                     seconds = sum(run.get("seconds") or 0 for run in runs.values())
                     origin = replace(record.provenance, seeds=seeds_of(runs), seconds=round(seconds, 3))
-                    record = Record(name, recorded_values(sheets()[name], runs), origin)
+                    record = Record(name, recorded_values(paper_tables()[name], runs), origin)
                 found.append(record)
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"--merge: {place} can't be used ({error})") from None

@@ -32,7 +32,7 @@ from sslbook.networks.siamese import Networks, ResNet18, build
 from sslbook.training import augment, evaluate
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
-from sslbook.training.presets.sheets import SMALL, simclr_settings
+from sslbook.training.presets.papers import SMALL, simclr_settings
 from sslbook.training.run.parts import layout_of, make_parts
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import Trainer

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sslbook._check import positive
 from sslbook.training.run.distributed import device_of
-from sslchapters.byol.records import DIGITS, EMA, after, cells, filled, html_table
+from sslchapters.byol.records import DIGITS, EMA, NAMES, after, cells, filled, html_table
 from sslchapters.byol.runs import (
     MEASURES,
     PLAIN,
@@ -30,7 +30,6 @@ from sslchapters.byol.runs import (
 )
 from sslchapters.records import Record, parts_folder, rounded
 from sslchapters.sweep import Study
-from sslchapters.tables import ABLATIONS as NAMES
 from sslchapters.tables import Filled, Table, listing
 from sslchapters.tables import cells as table_cells
 

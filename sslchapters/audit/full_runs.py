@@ -15,11 +15,12 @@ from typing import Any
 
 from sslbook._check import counted, positive
 from sslbook._files import require_writable, runs_folder
-from sslbook.training.presets import cluster
-from sslbook.training.presets.sheets import Cell, Run, Sheet, preset_of, presets, run_of, sheets, without
+from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.parts import load_data
 from sslchapters import tables as form
+from sslchapters.audit import cluster
+from sslchapters.audit.paper_tables import Cell, PaperTable, paper_tables
 from sslchapters.records import Record, require_source_tree, results_folder, save_record
 from sslchapters.tables import Entry, Filled, Table, record_of
 
@@ -52,7 +53,9 @@ class Line:
     recorded: bool
 
 
-def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
+def runs_of(
+    sheet: PaperTable, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()
+) -> list[Run]:
     """The runs that a table needs, each once: to the last column that it is for, or to ``epochs``."""
     changes = without("epochs", changes)
     last = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: cell.epochs)}
@@ -62,7 +65,7 @@ def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, ch
 
 
 def lines(
-    sheet: Sheet,
+    sheet: PaperTable,
     seeds: Sequence[int],
     root: Path,
     *,
@@ -98,7 +101,7 @@ def _at(rows: Sequence[Row], epoch: int) -> Row | None:
     return next((row for row in rows if row["epoch"] == epoch and row.get("linear") is not None), None)
 
 
-def filled(sheet: Sheet, found: Sequence[Line], seeds: Sequence[int], **more: Any) -> Filled:
+def filled(sheet: PaperTable, found: Sequence[Line], seeds: Sequence[int], **more: Any) -> Filled:
     """A table with what finished runs have of it.  more: of `Filled`."""
     texts = sheet.target.texts()
     entries = (_entry(at, line) for at, line in zip(itertools.product(*texts.values()), found, strict=True))
@@ -117,7 +120,7 @@ def on_page(name: str, seeds: Sequence[int], root: Path) -> Any:
     """A printed table for a page: the paper's number in each cell, after a bar ours, of a run or its record; one row upright."""
     from IPython.display import HTML  # a command that prints the table needs none
 
-    sheet = sheets()[name]
+    sheet = paper_tables()[name]
     found = filled(sheet, lines(sheet, seeds, root, recorded=_recorded(name)), seeds)
     (_, *columns), made = form.cells(replace(found, measures={"best": 1}), brief=True)
     rows = [[first, *(cell.removesuffix(" | –") for cell in cells)] for first, *cells in made]
@@ -138,8 +141,8 @@ class Owed:
 
 
 def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
-    """The debt of one of :func:`sslbook.training.presets.sheets.sheets`."""
-    wanted, known = runs_of(sheets()[table], seeds), _recorded(table)
+    """The debt of one of :func:`sslchapters.audit.paper_tables.paper_tables`."""
+    wanted, known = runs_of(paper_tables()[table], seeds), _recorded(table)
 
     def measured(run: Run) -> set[int]:
         return {row["epoch"] for row in known.get(run.slug, {"rows": []})["rows"]}
@@ -162,7 +165,7 @@ def _recorded(table: str) -> dict[str, Any]:
     return {} if record is None else dict(record["runs"])
 
 
-def recorded_values(sheet: Sheet, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
+def recorded_values(sheet: PaperTable, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
     """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own, by :func:`_origins`.
 
     chosen: ``epochs`` and ``changes`` of the runs, as for :func:`lines`.
@@ -217,7 +220,7 @@ def _missing(name: str, options: argparse.Namespace) -> list[Run]:
     if options.slurm and options.cluster != "slurm":
         raise ValueError("--slurm is for a cluster: add --cluster slurm")
     options.seeds = options.seeds or SEEDS
-    root, wanted = runs_folder(options.folder), runs_of(sheets()[name], options.seeds, **_chosen(options))
+    root, wanted = runs_folder(options.folder), runs_of(paper_tables()[name], options.seeds, **_chosen(options))
     return [run for run in wanted if not run.finished(root)]
 
 
@@ -257,7 +260,7 @@ def _run(name: str, options: argparse.Namespace) -> Filled:
 def _show(name: str, record: Record | None, options: argparse.Namespace, wrong: tuple[str, ...] = ()) -> Filled:
     """The table with the runs that are here; where one is not, with what the record has of it."""
     missing = _missing(name, options)
-    sheet, root, seeds = sheets()[name], runs_folder(options.folder), options.seeds
+    sheet, root, seeds = paper_tables()[name], runs_folder(options.folder), options.seeds
     if options.record:
         _keep(sheet, seeds, root, shlex.join(["sslbook", "table", name, *options.given]))
     record = None if options.changes or options.epochs else record_of(name)
@@ -270,7 +273,7 @@ def _show(name: str, record: Record | None, options: argparse.Namespace, wrong: 
 
 def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Iterator[str]:
     """What is still to be made, the command for it, and what became of jobs."""
-    wanted = len(runs_of(sheets()[name], options.seeds, **_chosen(options)))
+    wanted = len(runs_of(paper_tables()[name], options.seeds, **_chosen(options)))
     if not missing:
         yield f"Finished: {counted(wanted, 'run')}."
         return
@@ -287,7 +290,7 @@ def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Ite
     yield from cluster.fates(missing, runs_folder(options.folder))
 
 
-def _keep(sheet: Sheet, seeds: Sequence[int], root: Path, command: str) -> None:
+def _keep(sheet: PaperTable, seeds: Sequence[int], root: Path, command: str) -> None:
     """Add the finished runs to the table's record; raises ValueError if there are none."""
     here = _origins(runs_of(sheet, seeds), root)
     if not here:
@@ -325,5 +328,5 @@ TABLES = {
         layout=form.listing,
         plan=partial(_plan, name),
     )
-    for name in sheets()
+    for name in paper_tables()
 }

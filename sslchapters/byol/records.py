@@ -6,6 +6,8 @@ gives a range of initial weights, ours is the same share of Xavier's range.
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,34 +17,46 @@ import torch
 from torch import Tensor
 
 from sslchapters.byol.runs import MEASURES, NONE, Ablation, Norm, Recipe, Shape
-from sslchapters.tables import Change, Filled, Modes, Rows, ablations, as_html, fill, number, printed, spread
+from sslchapters.tables import Filled, Rows, as_html, batchnorm_modes, fill, number, printed, spread
 
 DIGITS = Recipe()
 EMA = 0.97
 r"""Our :math:`\gamma_{\text{ema}}`: an average over some thirty steps of the two thousand of a full run."""
+NAMES = ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
 PARTS = ("P", "EMA", "BN")
 """Table 3's parts, in the order in which its cells name them."""
 
 
 def cells(name: str, protocol: Recipe) -> dict[str, Ablation]:
-    """The cells of a table, by the names that the paper's have."""
-    return {label: _cell(change, protocol.shape) for label, change in ablations(name).items()}
+    """The cells of one of :data:`NAMES`, by the names that the paper's have."""
+    target = printed(name)
+    labels = zip(target.cells, itertools.product(*target.axes.values()), strict=True)
+    return {cell: _cell(name, row, column, protocol.shape) for cell, (row, column) in labels}
 
 
-def _cell(change: Change, shape: Shape) -> Ablation:
-    def xavier(inputs: int, outputs: int) -> float:  # half the width of its uniform range
-        return math.sqrt(6 / (inputs + outputs))
+def _cell(name: str, row: str, column: str, shape: Shape) -> Ablation:
+    """What a cell changes of BYOL, read from the labels that the paper prints."""
+    if name == "B-Tab3":
+        parts = column.split(", ")
+        norm = Norm() if "BN" in parts else NONE
+        return Ablation(2 * ("P" in parts), EMA * ("EMA" in parts), norm, norm)
+    if name == "B-Tab4":
+        norm = Norm(*batchnorm_modes(column))
+        return Ablation(2, EMA, norm, norm)
+    if name == "B-Tab5":
+        return Ablation(2, EMA, reset=0 if column == "original" else int(column.removeprefix("T = ")))
 
-    def norm(modes: Modes | None) -> Norm:
-        return NONE if modes is None else Norm(*modes)
+    def span(inputs: int, theirs: int, low: float, high: float) -> tuple[float, float]:
+        """The same share of Xavier's range, by the numbers of inputs, as in the paper's heads of 128 outputs."""
+        scale = math.sqrt((128 + theirs) / (shape.output + inputs))
+        return low * scale, high * scale
 
-    span = None
-    if change.span is not None:  # the same share of Xavier's range as in the paper's heads, 512 or 128 to 128
-        inputs, theirs = (shape.width, 512) if change.predictor == 2 else (shape.output, 128)
-        scale = xavier(shape.output, inputs) / xavier(128, theirs)
-        span = (change.span[0] * scale, change.span[1] * scale)
-    average, norms = EMA if change.ema else 0.0, (norm(change.projector), norm(change.head))
-    return Ablation(change.predictor, average, *norms, reset=change.reset, span=span)
+    if name == "B-Tab10":
+        ends = span(shape.width, 512, -float(column), float(column))
+        return Ablation(2, EMA, reset=int(row.removeprefix("T = ")), span=ends)
+    head = NONE if row.startswith("no BN") else Norm()
+    average, reset = (0.0, 0) if name == "B-Tab7" else (EMA, 10)
+    return Ablation(1, average, head=head, reset=reset, span=span(shape.output, 128, *json.loads(column)))
 
 
 def together(found: Mapping[str, Tensor], one: str, other: str) -> Tensor:

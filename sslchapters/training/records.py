@@ -24,7 +24,7 @@ from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.training.augment import PIPELINES, Pipeline
 from sslbook.training.evaluate import embed, likeness, nearest, report
-from sslbook.training.presets.sheets import presets, with_changes
+from sslbook.training.presets.papers import presets, with_changes
 from sslbook.training.run.parts import SUBSET_SEED, load_data
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import Result, prepared

@@ -12,10 +12,11 @@ import pytest
 from benchmarks.gpu import RECORDS, STEPS, Step, merged, work_through
 from sslbook import cli
 from sslbook._check import InputError
-from sslbook.training.presets.sheets import run_of, sheets
+from sslbook.training.presets.papers import run_of
 from sslchapters import catalogue
 from sslchapters import records as store
 from sslchapters.audit.full_runs import recorded_values
+from sslchapters.audit.paper_tables import paper_tables
 
 
 def test_the_plan_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +46,7 @@ def test_records_of_a_table_are_joined_run_by_run(tmp_path: Path, monkeypatch: p
         rows = [{"epoch": 100, "linear": accuracy, "linear_best": accuracy}]
         slug = run_of("cifar10-simclr-nce", seed=seed, epochs=100).folder(Path()).name
         runs = {slug: {"seed": seed, "seconds": 300.0, "device": "a GPU", "rows": rows}}
-        values = recorded_values(sheets()["A-Tab2"], runs)
+        values = recorded_values(paper_tables()["A-Tab2"], runs)
         path = store.save_record("A-Tab2", values, seeds=[seed], seconds=300.0, folder=tmp_path / folder)
     with zipfile.ZipFile(tmp_path / "results.zip", "w") as archive:
         archive.write(path, path.name)

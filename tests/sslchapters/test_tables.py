@@ -145,7 +145,7 @@ def test_a_name_that_means_several_tables_is_asked_about(capsys: pytest.CaptureF
 
 
 def test_the_ablations_are_what_their_names_say() -> None:
-    table = {name: ablations.cells(name, SMALL) for name in byol.NAMES}
+    table = {name: ablations.cells(name, SMALL) for name in ablations.NAMES}
     assert all(list(cells) == printed(name).cells for name, cells in table.items())
     third = table["B-Tab3"]
     assert third["–"] == Ablation(0, 0.0, NONE, NONE)

@@ -24,7 +24,7 @@ from sslbook.cli import main
 from sslbook.inspect import report as module
 from sslbook.inspect.measure import inspect_network
 from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run.trainer import train
 
 

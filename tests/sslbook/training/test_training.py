@@ -319,7 +319,7 @@ STEPS = """
 import sys, torch
 from pathlib import Path
 from sslbook.images.datasets import Dataset
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run.trainer import train
 
 pipeline, *runs = sys.argv[2:]

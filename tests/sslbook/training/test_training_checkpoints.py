@@ -14,7 +14,7 @@ import pytest
 import torch
 from training_cases import TINY
 
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, trainer
 from sslbook.training.run.parts import load_data
 from sslbook.training.run.settings import SCHEDULES, Length, Refused, Settings, cosine, released

@@ -15,7 +15,7 @@ from distributed_cases import free_port
 from torch import Tensor, cat
 from training_cases import DIGITS
 
-from sslbook.training.presets.sheets import Run, run_of
+from sslbook.training.presets.papers import Run, run_of
 from sslbook.training.run import checkpoints
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from training_cases import read_csv
 
 from sslbook import _machine as compute
 from sslbook.networks.siamese import build
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, distributed, parts, trainer
 from sslbook.training.run.determinism import Batches
 from sslbook.training.run.parts import load_data, make_batches

@@ -14,7 +14,7 @@ from torch import nn
 from sslbook.networks.siamese import Networks
 from sslbook.training.augment import PIPELINES, Pipeline
 from sslbook.training.objectives import OBJECTIVES, arguments
-from sslbook.training.presets.sheets import presets, values_of, with_changes
+from sslbook.training.presets.papers import presets, values_of, with_changes
 from sslbook.training.run.checkpoints import RESULT, read_result
 from sslbook.training.run.parts import LARS, make_ema, make_optimizer, make_rate
 from sslbook.training.run.settings import FREE, Settings, stored_settings
