@@ -36,6 +36,7 @@ from sslbook.training.presets.papers import SMALL, simclr_settings
 from sslbook.training.run.parts import layout_of, make_parts
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import Trainer
+from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
 CUDA = torch.cuda.is_available()

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sslbook._check import InputError, unknown
-from sslbook._files import read_source
-from sslchapters.data_files import read_yaml, root_of
+from sslchapters.data_files import read_source, read_yaml, root_of
 from sslchapters.running import device_kind
 
 if TYPE_CHECKING:

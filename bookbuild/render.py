@@ -44,8 +44,8 @@ from bookbuild.layout import Book, find_chapters, read_chapter
 from bookbuild.notebooks import LINES, NOTEBOOKS
 from bookbuild.sphinx_ext import ASSETS
 from sslbook._check import InputError
-from sslbook._files import read_source, write_text
-from sslchapters.data_files import read_yaml
+from sslbook._files import write_text
+from sslchapters.data_files import read_source, read_yaml
 from sslchapters.values import glue, parts, pasted, printed, readable, without_missing
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 import torch
-from test_batch_losses_contracts import bound
+from losses_cases import bound
 from torch import Tensor, nn
 
 from benchmarks.covariance import population
