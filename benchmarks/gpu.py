@@ -22,10 +22,10 @@ import torch
 from bookbuild.layout import SOURCE
 from sslbook._check import InputError, positive
 from sslbook._files import atomic, commit
-from sslbook._machine import environment
 from sslchapters.audit.full_runs import recorded_values, seeds_of, united
 from sslchapters.audit.paper_tables import BYOL, paper_tables
 from sslchapters.records import Record, path_of, recorded, require_source_tree, results_folder, write_record
+from sslchapters.sweep import environment
 
 OUT = SOURCE / "_build/gpu"
 GRACE, LATE = 20, (124, 137)

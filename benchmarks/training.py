@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import Row, seconds
 from sslbook._check import InputError
-from sslbook._machine import cores, keep_freed_memory, process_pool
+from sslbook._machine import cores, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, ResNet18, build
 from sslbook.training import augment, evaluate
