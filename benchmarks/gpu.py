@@ -19,15 +19,14 @@ from pathlib import Path
 
 import torch
 
-from bookbuild.layout import SOURCE
 from sslbook._check import InputError, positive
-from sslbook._files import atomic, commit
+from sslbook._files import SOURCE, atomic, commit
 from sslchapters.audit.full_runs import recorded_values, seeds_of, united
 from sslchapters.audit.paper_tables import BYOL, paper_tables
 from sslchapters.records import Record, path_of, recorded, require_source_tree, results_folder, write_record
 from sslchapters.sweep import environment
 
-OUT = SOURCE / "_build/gpu"
+OUT = SOURCE.parent / "_build/gpu"
 GRACE, LATE = 20, (124, 137)
 """Seconds between asking a command to stop, which leaves a checkpoint, and stopping it; and what ``timeout`` ends with then."""
 RECORDS = ("A-Tab2", "B-Tab3-cifar10-resnet18", "training-operator-full")
@@ -114,7 +113,9 @@ def work_through(steps: Sequence[Step], ends: float, folder: Path, *, again: boo
                 print(f"$ {command}", file=out, flush=True)
                 limit = ["timeout", "--foreground", f"--kill-after={GRACE}", str(max(ends - time.monotonic(), 0.1))]
                 line = [*limit, sys.executable, "-m", *shlex.split(command)]
-                done = subprocess.run(line, cwd=SOURCE, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+                done = subprocess.run(
+                    line, cwd=SOURCE.parent, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                )
                 status = status or done.returncode
                 if done.returncode not in (0, 1):  # late, or such as no images: nor could the rest be done
                     status = done.returncode

@@ -12,11 +12,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,9 +31,10 @@ from sslbook.training import augment, evaluate
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
 from sslbook.training.presets.papers import SMALL, simclr_settings
-from sslbook.training.run.parts import layout_of, make_parts
+from sslbook.training.run.data import make_batches
+from sslbook.training.run.optim import make_optimizer
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.trainer import Trainer
+from sslbook.training.run.step import layout_of, make_step
 from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
@@ -73,15 +72,23 @@ def loop(settings: Settings, images: int) -> tuple[Any, float, Callable[[float],
     """A run on noise: its networks, its steps an epoch, and what measures the seconds of a step of the real loop."""
     torch.backends.cudnn.benchmark = True  # as in a run
     keep_freed_memory()
-    folder = Path(tempfile.gettempdir()) / "sslbook-bench"  # nothing is written: it never comes to a checkpoint
-    trainer = Trainer(make_parts(settings, (noise(images), noise(TESTS)), PLACE), folder, quiet=True)
+    step, batches, numbers = (
+        make_step(settings, noise(images), PLACE),
+        make_batches(settings, images),
+        itertools.count(),
+    )
+    optimizer = make_optimizer(settings, step.model.learning())
+
+    def turn() -> None:
+        step(*batches.at(next(numbers)))
+        optimizer.step()
 
     def step_seconds(least: float) -> float:
         for _ in range(WARM):
-            trainer.advance()
-        return seconds(trainer.advance, least)
+            turn()
+        return seconds(turn, least)
 
-    return trainer.parts.step.model, trainer.parts.batches.per_epoch, step_seconds
+    return step.model, batches.per_epoch, step_seconds
 
 
 def view_seconds(batched: bool, least: float) -> float:

@@ -16,7 +16,7 @@ backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,6 @@ from sslbook._ambient import anywhere
 from sslbook._check import require_number, require_one_of, require_whole
 
 MODES = ("normal", "detach", "omit", "backward")
-Average = Callable[[Tensor], Tensor]
-"""The mean of a tensor over the processes that share a batch, gradient and all."""
 
 
 def batch_normalize(
@@ -38,8 +36,6 @@ def batch_normalize(
     dims: int | Sequence[int] = 0,
     eps: float = 1e-5,
     unbiased: bool = False,
-    average: Average | None = None,
-    parts: int = 1,
 ) -> Tensor:
     r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
 
@@ -49,8 +45,7 @@ def batch_normalize(
     along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
 
     The deviation is always taken about the mean, also where the mean is not subtracted.  unbiased: divide the squares by one
-    less than their number.  average, parts: ``x`` is one of so many equal parts of a batch, which processes hold between them.
-    Raises ValueError for an unknown mode, or a variance of one number only.
+    less than their number.  Raises ValueError for an unknown mode, or a variance of one number only.
 
     >>> batch_normalize(torch.tensor([[1.0], [3.0]]), std="omit").flatten()
     tensor([-1.,  1.])
@@ -58,20 +53,15 @@ def batch_normalize(
     require_one_of("mean", mean, MODES)
     require_one_of("std", std, MODES)
     over = (dims,) if isinstance(dims, int) else tuple(dims)
-    centre = _averaged(x.mean(over, keepdim=True), average)
+    centre = x.mean(over, keepdim=True)
     y = x if mean == "omit" else x - _in_mode(centre, mean)
     if std == "omit":
         return y
-    count = x.numel() // centre.numel() * parts
+    count = x.numel() // centre.numel()
     if count < 2:
         raise ValueError(f"dims must cover two numbers or more, as a deviation does, got {tuple(x.shape)} over {over}")
-    squares = (x - centre).square().sum(over, keepdim=True)
-    scale = (_averaged(squares / ((count - unbiased) / parts), average) + eps).sqrt()
+    scale = ((x - centre).square().sum(over, keepdim=True) / (count - unbiased) + eps).sqrt()
     return y / (scale / scale.detach() if std == "backward" else _in_mode(scale, std))
-
-
-def _averaged(statistic: Tensor, average: Average | None) -> Tensor:
-    return statistic if average is None else average(statistic)
 
 
 def _in_mode(statistic: Tensor, mode: str) -> Tensor:
@@ -92,7 +82,6 @@ class BatchNorm(nn.Module):
 
     affine: whether channels have a learned scale and shift.  momentum: the newest batch's weight in running statistics.
     Inputs in half precision are normalised and returned in the precision of the running statistics.
-    For a batch that is split over processes, set ``average`` and ``parts`` (:func:`batch_normalize`).
 
     >>> BatchNorm(1, std="detach")(torch.tensor([[1.0], [3.0]])).flatten()
     tensor([-1.0000,  1.0000])
@@ -121,8 +110,6 @@ class BatchNorm(nn.Module):
         self.momentum = require_number("momentum", momentum, least=0, most=1)
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.zeros(features, dtype=dtype)) if affine else None
-        self.average: Average | None = None
-        self.parts = 1
         self.register_buffer("running_mean", torch.zeros(features, dtype=dtype))
         self.register_buffer("running_var", torch.ones(features, dtype=dtype))
 
@@ -145,8 +132,8 @@ class BatchNorm(nn.Module):
             x = x.to(self.running_mean.dtype)
         if self.training:
             modes: dict[str, Any] = {name: getattr(self, name) for name in ("mean", "std", "eps", "unbiased")}
-            y = batch_normalize(x, dims=over, average=self.average, parts=self.parts, **modes)
-            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum, self.average, self.parts)
+            y = batch_normalize(x, dims=over, **modes)
+            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum)
         else:
             y = x if self.mean in ("omit", "backward") else x - self.running_mean.view(channels)
             if self.std not in ("omit", "backward"):
@@ -167,17 +154,15 @@ def follow(
     running_mean: Tensor,
     running_var: Tensor,
     momentum: float,
-    average: Average | None = None,
-    parts: int = 1,
 ) -> None:
     """Move running statistics ``(C,)``, in place, by ``momentum`` towards those of ``x`` over the dimensions ``over``.
 
     The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.
     """
-    count = x.numel() // running_mean.numel() * parts
+    count = x.numel() // running_mean.numel()
     if count < 2:
         return
-    centre = _averaged(x.mean(over, keepdim=True), average)
-    squares = (x - centre).square().sum(over, keepdim=True)
+    centre = x.mean(over, keepdim=True)
+    variance = (x - centre).square().sum(over, keepdim=True) / (count - 1)
     running_mean.lerp_(centre.flatten(), momentum)
-    running_var.lerp_(_averaged(squares / ((count - 1) / parts), average).flatten(), momentum)
+    running_var.lerp_(variance.flatten(), momentum)

@@ -25,7 +25,7 @@ stl      7x7 convolution, stride 2, then 3x3 max-pool, stride 2      STL-10, as 
 =======  ==========================================================  ==============================================
 
 Its parameters and buffers have the names of torchvision's ``resnet18`` (``layer1.0.conv1.weight``, …).  A module in
-``torch.channels_last`` takes its images along; :func:`sslbook.training.run.parts.layout_of` says where that is safe.
+``torch.channels_last`` takes its images along; :func:`sslbook.training.run.step.layout_of` says where that is safe.
 """
 
 from __future__ import annotations

@@ -61,14 +61,14 @@ SHORT = (*DIGITS, "networks.predictor_hidden=8", "epochs=2", "evaluate=1", "prob
 def test_a_stopped_recording_goes_on_with_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that changes its loss begins with the other's last weights, and nothing is trained twice."""
     trained: list[str] = []
-    go = recorded.prepared
+    go = recorded.train
 
     def counted(settings: Settings, folder: Path, **options: Any) -> Any:
         if not (folder / "result.json").is_file():
             trained.append(settings.objective)
         return go(settings, folder, **options)
 
-    monkeypatch.setattr(recorded, "prepared", counted)
+    monkeypatch.setattr(recorded, "train", counted)
     make = partial(recorded.run_values, [3], changes=SHORT, processes=1, device="cpu", root=tmp_path)
     both = make(names=("info_nce", "simple after info_nce"))
     assert trained == ["info_nce", "simple"]
