@@ -248,8 +248,3 @@ def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
             if gradient is not None:
                 gradient.data.copy_(gradients[weight])
             weight.grad = gradient
-
-
-# --- TRANSITION: the former names, for rooms that are being rewritten; goes as soon as they have merged ----------------
-plainly = default_settings
-beside = default_device_of

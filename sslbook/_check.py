@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -143,50 +142,3 @@ def counted(number: int, what: str) -> str:
 def installing(extra: str) -> str:
     """How the packages of an extra are installed. No registry is asked for `sslbook`: a name that isn't ours is anybody's."""
     return f"pip install '.[{extra}]' in a checkout of the book"
-
-
-# --- TRANSITION: for rooms that are being rewritten; goes as soon as they have merged ---------------------------------
-_wrappers: Any = importlib.import_module("sslbook.networks.wrappers")
-WRAPPERS, unwrapped, unwrapped_name = _wrappers.WRAPPERS, _wrappers.unwrapped, _wrappers.unwrapped_name
-
-
-def device(text: str) -> str:
-    given: str = importlib.import_module("sslbook._machine").device(text)
-    return given
-
-
-def folded(name: object) -> str:
-    return "".join(letter for letter in str(name).casefold() if letter not in "-_ ")
-
-
-def meant(given: Any, names: Iterable[str]) -> Any:
-    return next((name for name in names if isinstance(given, str) and folded(name) == folded(given)), given)
-
-
-def refuse_unused(owner: str, **arguments: object) -> None:
-    import torch
-
-    for argument, given in arguments.items():
-        if isinstance(given, torch.Tensor) or given:
-            raise ValueError(f"{argument} has no use with {owner}, got it")
-
-
-def require_finite(**features: Tensor) -> None:
-    for argument, values in features.items():
-        bad = (~values.isfinite()).any(-1)
-        if may_look(values, wait=True) and bad.any():
-            raise ValueError(
-                f"{argument} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not: "
-                "the network has diverged"
-            )
-
-
-def require_temperature(given: object, dtype: Any) -> float:
-    return require_number("temperature", given, above=0)
-
-
-def may_look(values: Tensor, wait: bool = False) -> bool:
-    import torch
-
-    hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(values)
-    return (wait or values.device.type == "cpu") and not hidden and values.numel() > 0

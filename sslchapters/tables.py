@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook._check import InputError, counted, device, seed
+from sslbook._check import InputError, counted, seed
+from sslbook._machine import device
 from sslchapters import data_files
 from sslchapters.records import Record, recorded
 

@@ -40,7 +40,7 @@ def executed(book: Book, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         for chapter in chapters:
             if force or not execute.is_current(book, chapter, setting):
                 ran.append(chapter.name)
-                parts = execute.key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
+                parts = execute.key_parts(book, chapter, setting)
                 given = [number("gap", 1e-15, below=1e-12, rejects={"sign": 1.0})] if chapter.name == "good" else []
                 fails = (
                     {"failed": [f"{chapter.path.name}: this cell failed"]}

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from sslbook._check import device, positive, seed
+from sslbook._check import positive, seed
 from sslbook._files import read_bytes, user_path
-from sslbook._machine import keep_freed_memory
+from sslbook._machine import device, keep_freed_memory
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images

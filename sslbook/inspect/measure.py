@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 import sslbook
-from sslbook._ambient import beside, copied, exact_convolutions, seeded, with_gradients
-from sslbook._check import require_one_of, require_whole, unwrapped
+from sslbook._ambient import copied, default_device_of, exact_convolutions, seeded, with_gradients
+from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
@@ -48,6 +48,7 @@ from sslbook.inspect.report import (
 )
 from sslbook.losses.pairs import contrastive
 from sslbook.networks.batchnorm import BatchNorm
+from sslbook.networks.wrappers import unwrapped
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.eigen import lanczos
 from sslbook.operator.frozen import in_full
@@ -220,7 +221,7 @@ def settle(net: nn.Module, views: Tensor) -> None:
         part.train()
         part.momentum = 1.0
     if fresh:
-        with beside(views):
+        with default_device_of(views):
             net(views)
     for part, momentum in zip(fresh, before, strict=True):
         part.eval()
@@ -232,7 +233,7 @@ def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Ten
     if isinstance(loss, str):
         require_one_of("loss", loss, LOSSES)
     net.zero_grad()
-    with beside(views):
+    with default_device_of(views):
         output = net(views.flatten(0, 1))
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")

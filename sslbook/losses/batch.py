@@ -227,8 +227,3 @@ LOSSES = {
     "vicreg": Loss(vicreg, inner_products=False, two_views=True),
 }
 """All losses of the library by name; operators, reports and objectives of training take theirs from here."""
-
-
-# --- TRANSITION: for rooms that are being rewritten; goes as soon as they have merged ---------------------------------
-_OF_PAIRS = ("simple", "soft_triplet", "quadratic", "exact")
-BATCH_LOSSES = {name: loss for name, loss in LOSSES.items() if name not in _OF_PAIRS}

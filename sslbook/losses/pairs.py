@@ -292,21 +292,3 @@ def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:
             "r_neg must have the shape of r_pos and one more dimension, (..., H) with H >= 1, "
             f"got {tuple(r_pos.shape)} and {tuple(r_neg.shape)}"
         )
-
-
-# --- TRANSITION: for rooms that are being rewritten; goes as soon as they have merged ---------------------------------
-
-
-def octave(z: Tensor, dim: int = -1) -> Tensor:  # noqa: D103
-    size = z.detach().abs().amax(dim, keepdim=True)
-    return torch.where(size > 0, size / (2 * torch.frexp(size).mantissa), math.inf)
-
-
-def length(z: Tensor) -> Tensor:  # noqa: D103
-    scale = octave(z)
-    size: Tensor = scale * (z / scale).norm(dim=-1, keepdim=True)
-    return size
-
-
-def project(w: Tensor, v: Tensor) -> Tensor:  # noqa: D103
-    return v - (w * v).sum(-1, keepdim=True) * w

@@ -28,9 +28,9 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook._ambient import anywhere, beside, methods_anywhere, with_gradients
+from sslbook._ambient import anywhere, default_device_of, methods_anywhere, with_gradients
 from sslbook._check import counted, require_one_of, require_whole
-from sslbook.losses.batch import BATCH_LOSSES
+from sslbook.losses.batch import LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
 from sslbook.operator.eigen import EigenPairs, lanczos, rayleigh_ritz
 from sslbook.operator.frozen import frozen, in_full
@@ -285,7 +285,7 @@ def covariance_operator(
     :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with :math:`\Gamma = \partial \ell / \partial G`
     (:func:`sslbook.operator.view_weights.gram_weights`).  It is symmetric and exact; gradients flow through all views.
 
-    * The loss may be a name in :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``.
+    * The loss may be a name in :data:`sslbook.losses.batch.LOSSES`, such as ``"info_nce"`` without ``clean``.
       Some of these losses need ``temperature``.
     * It may also be a function of the outputs ``(N, V, d)``, for any ``d``, or, with ``of_gram``, of their inner
       products ``(N V, N V)``.  ``functools.partial(loss, temperature=0.5)`` gives it its arguments.
@@ -311,13 +311,13 @@ def covariance_operator(
     options |= {name: value for name, value in (("temperature", temperature), ("clean", clean)) if value is not None}
     if callable(loss):
         return batch_operator(net, layer, views, loss, **options)
-    require_one_of("loss", loss, dict.fromkeys(["simple", "soft_triplet", *BATCH_LOSSES]))
+    require_one_of("loss", loss, [name for name in LOSSES if name not in ("exact", "quadratic")])
     if loss == "simple":
         return simple_operator(net, layer, views, **options)
     if loss == "soft_triplet" or (loss == "info_nce" and clean is not None):
         return weighted_operator(net, layer, views, loss=loss, **options)
     of_loss = {} if options.pop("temperature", None) is None else {"temperature": temperature}
-    return batch_operator(net, layer, views, partial(BATCH_LOSSES[loss].value, **of_loss), **options)
+    return batch_operator(net, layer, views, partial(LOSSES[loss].value, **of_loss), **options)
 
 
 @with_gradients
@@ -399,7 +399,7 @@ def pair_weights(
     clean: ``(N, ...)``.  The distance is that of the network's outputs, :math:`r = \|f_L(x_i) - f_L(x_j)\|^2 / 2`, divided by their
     norms with ``normalize``.  loss, temperature, margin: as in :func:`sslbook.losses.pairs.pair_weight`.
     """
-    with beside(clean):
+    with default_device_of(clean):
         output = frozen(net)(in_full(clean)).flatten(1)
     if normalize:
         output = output / _lengths("clean sample", output)

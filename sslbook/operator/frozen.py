@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
-from sslbook._ambient import beside, copied, plainly
+from sslbook._ambient import copied, default_device_of, default_settings
 from sslbook.operator.fast_double_backward import FastDoubleBackward
 
 
@@ -64,8 +64,8 @@ def held_still(x: Tensor) -> Iterator[None]:
 
     with (
         _ONE_AT_A_TIME,
-        plainly(gradients=True),
-        beside(x),
+        default_settings(gradients=True),
+        default_device_of(x),
         sdpa_kernel(SDPBackend.MATH),  # fused attention can't be differentiated twice
         FastDoubleBackward(),
         parametrize.cached(),  # one weight for the layer and for us

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from sslbook._ambient import methods_anywhere, plainly, with_gradients
-from sslbook._check import nearest, unwrapped, unwrapped_name
+from sslbook._ambient import default_settings, methods_anywhere, with_gradients
+from sslbook._check import nearest
+from sslbook.networks.wrappers import unwrapped, unwrapped_name
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
 from sslbook.operator.verify import a_few, require_batch, require_form, verify
 
@@ -165,14 +166,14 @@ class OpenedLayer:
     @cached_property
     def _weight_graph(self) -> tuple[Tensor, Tensor]:
         """The weight again, and the layer's output as a function of it."""
-        with plainly(gradients=True):
+        with default_settings(gradients=True):
             weight = self.weight.clone().requires_grad_()
             return weight, self._layer(weight)
 
     @cached_property
     def _pull_back(self) -> tuple[Tensor, Tensor]:
         """:math:`J_l^T c` with its graph, and the cotangent ``c``: linear in it, so that its derivative is the JVP."""
-        with plainly(gradients=True):
+        with default_settings(gradients=True):
             cotangent = torch.ones_like(self.output, requires_grad=True)
             (pulled,) = torch.autograd.grad(self._above, self.preactivation, cotangent, create_graph=True)
         return pulled, cotangent

@@ -25,7 +25,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sslbook._ambient import beside, with_gradients
+from sslbook._ambient import default_device_of, with_gradients
 from sslbook.operator.frozen import sentences
 
 Loss = Callable[[Tensor], Tensor]
@@ -137,7 +137,7 @@ def one_number(loss: Loss, z: Tensor) -> Tensor:
 
     Raises TypeError where that isn't what it gives, as a float or a detached tensor, which has lost its derivative.
     """
-    with beside(z):
+    with default_device_of(z):
         value = loss(z)
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         raise TypeError(

@@ -19,13 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook._ambient import anywhere, beside, copied, seeded
+from sslbook._ambient import anywhere, copied, default_device_of, seeded
 from sslbook._check import (
     require_classes,
-    require_finite,
     require_floating,
     require_number,
-    require_temperature,
     require_whole,
 )
 from sslbook.images.datasets import Dataset
@@ -111,13 +109,14 @@ def embed(
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
     for start in range(0, len(dataset.pixels), batch):
         images = plain(dataset.pixels[start : start + batch].to(place, non_blocking=True), pipeline)
-        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"), beside(images):
+        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"), default_device_of(images):
             parts.append(features(images if weights is None else images.to(weights.dtype)).float())
     return torch.cat(parts)
 
 
 def _unit(z: Tensor) -> Tensor:
-    return F.normalize(z, dim=-1, eps=torch.finfo(z.dtype).tiny)
+    """``z / |z|`` along the last axis; the quotient by the largest entry has a norm whose square no dtype loses."""
+    return F.normalize(z / z.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny), dim=-1)
 
 
 @torch.no_grad()
@@ -152,7 +151,7 @@ def knn_accuracy(
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     k = require_whole("k", k, least=1, most=len(train_features))
-    temperature = require_temperature(temperature, train_features.dtype)
+    temperature = require_number("temperature", temperature, above=0)
     right = torch.zeros((), dtype=torch.int64, device=test_features.device)
     rows = max(1, SIMILARITIES // len(train_features))
     neighbours, queries = _unit(train_features), _unit(test_features)
@@ -249,7 +248,7 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
         require_classes(name, classes)
         if classes.shape != features.shape[:1]:
             raise ValueError(f"{name} must hold a class for each of {len(features)} images, got {tuple(classes.shape)}")
-    require_finite(train_features=train, test_features=test)
+    _require_finite(train_features=train, test_features=test)
     found, numbers = torch.cat([labels.long(), truth.long()]).cpu().unique(return_inverse=True)
     labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])
     return labels, truth, len(found)
@@ -299,7 +298,7 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     require_floating(features=features)
     if features.ndim < 2 or 0 in features.shape[-2:]:
         raise ValueError(f"features must be (..., N, F), each at least 1, got {tuple(features.shape)}")
-    require_finite(features=features)
+    _require_finite(features=features)
     finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
     tiny, largest = torch.finfo(torch.float64).tiny, features.detach().double().abs().amax((-2, -1), keepdim=True)
     features = features.double() / torch.where(largest > 0, largest, 1)  # squares that are neither 0 nor infinite
@@ -315,3 +314,12 @@ def likeness(outputs: Tensor) -> Tensor:
     units = F.normalize(outputs.double(), dim=-1)
     count = units.shape[-2]
     return (units.sum(-2).square().sum(-1) - count) / (count * (count - 1))
+
+
+def _require_finite(**features: Tensor) -> None:
+    """Raise ValueError, which says how many rows it is, where features ``(..., F)`` hold a NaN or an infinity."""
+    for argument, values in features.items():
+        bad = (~values.isfinite()).any(-1)
+        if bad.any():
+            rows = f"{int(bad.sum())} of {bad.numel()} rows that are not"
+            raise ValueError(f"{argument} must be finite numbers, got {rows}: the network has diverged")

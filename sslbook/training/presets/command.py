@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sslbook._check import folded, positive, seed
+from sslbook._check import positive, seed
 from sslbook._files import runs_folder
 from sslbook._machine import GOES_ON, cores, end_with_parent, free
 from sslbook.training.presets.papers import Run, preset_of, presets, run_of, values_of
@@ -92,7 +92,7 @@ def listing(words: Sequence[str]) -> str:
     wide = max(map(len, presets()))
     for preset in presets().values():
         table = preset.tables[0] if preset.tables else "small runs"
-        if all(folded(word) in folded(f"{table} {preset.name}") for word in words):
+        if all(word.casefold() in f"{table} {preset.name}".casefold() for word in words):
             tables.setdefault(f"{table}:", []).append(f"{preset.name:<{wide}}  {preset.what}")
     if not tables:
         preset_of(" ".join(words))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sslbook._ambient import beside
+from sslbook._ambient import default_device_of
 from sslbook._machine import has_bfloat16
 from sslbook._random import to_device
 from sslbook.images.datasets import Dataset
@@ -91,7 +91,7 @@ class Step:
         """A step as PyTorch runs it, operation by operation."""
         for parameter in self.model.parameters():
             parameter.grad = None
-        with beside(self.pixels):
+        with default_device_of(self.pixels):
             loss = self._loss(*inputs)
         loss.backward()
         return loss.detach()

@@ -142,7 +142,10 @@ def test_a_loss_that_is_no_number_is_named_by_its_step(tmp_path: Path) -> None:
     with pytest.raises(checkpoints.Diverged, match="the loss is nan at step 35") as caught:
         state.require_finite(tmp_path)
     assert caught.value.step == 35
-    state.losses[4] = 0
+    state.losses[4], state.step = 0, 40
+    with pytest.raises(checkpoints.Diverged, match="the loss is nan at step 39"):
+        state.require_finite(tmp_path)
+    state.losses[8], state.step = 0, 37
     with torch.no_grad():
         model.weight.fill_(torch.inf)
     with pytest.raises(checkpoints.Diverged, match="a weight is no finite number after step 37"):

@@ -72,16 +72,16 @@ def weights(module: nn.Module) -> torch.Tensor:
     return torch.cat([part.detach().double().flatten() for part in module.state_dict().values()])
 
 
-@pytest.mark.parametrize("method", {**METHODS, **OBJECTIVES})
-def test_every_method_trains_the_module_that_is_given(method: str) -> None:
-    backbone = small()
-    before = weights(backbone)
-    run = pretrain(DATA, backbone, method, **SMALL)
-    assert run.backbone is backbone
-    assert not backbone.training
-    assert not torch.equal(weights(backbone), before)
-    assert [row["epoch"] for row in run.rows] == [1, 2]
-    assert embed(run.backbone, load_dataset("digits", "test"), run.pipeline).shape == (400, 8)
+def test_every_method_trains_the_module_that_is_given() -> None:
+    for method in {**METHODS, **OBJECTIVES}:
+        backbone = small()
+        before = weights(backbone)
+        run = pretrain(DATA, backbone, method, **SMALL)
+        assert run.backbone is backbone
+        assert not backbone.training
+        assert not torch.equal(weights(backbone), before), method
+        assert [row["epoch"] for row in run.rows] == [1, 2]
+        assert embed(run.backbone, load_dataset("digits", "test").take(slice(9)), run.pipeline).shape == (9, 8)
 
 
 def begun(images: Any, backbone: Any, **options: Any) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 import torch
 import training_cases
+from torch.nn import functional as F
 from training_cases import read_csv
 
 from sslbook import _machine as compute
 from sslbook.networks.siamese import build
+from sslbook.training.augment import apply, draws
 from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, distributed, trainer
 from sslbook.training.run import step as steps
@@ -47,6 +50,52 @@ def go(asked: Settings, folder: Path, data: tuple, **options: Any) -> trainer.Re
 def same_weights(one: trainer.Result, other: trainer.Result) -> bool:
     first, second = one.model.state_dict(), other.model.state_dict()
     return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_is_its_loop_written_out(tmp_path: Path, data: tuple) -> None:
+    """BYOL by plain SGD: orders, views, loss, rates, weight decay, target and symmetric predictor, a step after the other."""
+    sgd = ("optimizer=sgd", "lr=0.05", "weight_decay=0.01", "schedule=cosine", "ema=0.5", "ema_end=1", "symmetric=true")
+    asked = settings(*sgd, "networks.predictor_hidden=8", "evaluate=0", preset="digits-byol")
+    run = go(asked, tmp_path, data)
+    model, pipeline = build(asked.networks, asked.seed), steps.PIPELINES["digits"]
+    optimizer = torch.optim.SGD(model.learning(), 1.0, 0.9, weight_decay=0.01)
+    towers = [(model.encoder, model.target_encoder), (model.projector, model.target_projector)]
+    losses = []
+    for step in range(4):
+        falling = 0.5 * (1 + math.cos(math.pi * step / 4))
+        batch = Batches(128, 64, asked.seed, shuffle=True).order(step // 2)[step % 2 * 64 :][:64]
+        views = [apply(data[0].pixels[batch], pipeline, draws(64, asked.seed, step, view)) for view in (0, 1)]
+        out = model(*views)
+        cosines = [F.cosine_similarity(p, t.detach()) for p, t in ((out.p1, out.t2), (out.p2, out.t1))]
+        loss = -2 * sum(cosines).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = 0.05 * falling
+        optimizer.step()
+        model.symmetrize_predictor()
+        keep = 1 - 0.5 * falling
+        with torch.no_grad():
+            for ours, theirs in towers:
+                for weights, followed in zip(theirs.parameters(), ours.parameters(), strict=True):
+                    weights.copy_(keep * weights + (1 - keep) * followed)
+        losses.append(loss.item())
+    for name, value in run.model.state_dict().items():
+        torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-3, atol=1e-4)
+    assert [row["loss"] for row in run.rows] == pytest.approx([sum(losses[:2]) / 2, sum(losses[2:]) / 2], rel=1e-5)
+    assert [row["lr"] for row in run.rows] == pytest.approx(
+        [0.05 * 0.5 * (1 + math.cos(math.pi * k / 4)) for k in (1, 3)]
+    )
+
+
+def test_noise_and_new_predictors_come_between_epochs(tmp_path: Path, data: tuple) -> None:
+    changes = ("evaluate=0", "networks.predictor_hidden=8")
+    plain, *others = (
+        go(settings(*changes, *more, preset="digits-byol"), tmp_path / str(number), data).rows
+        for number, more in enumerate(((), ("noise=0.5",), ("reset=1",)))
+    )
+    for rows in others:
+        assert rows[0]["loss"] == plain[0]["loss"]
+        assert abs(rows[1]["loss"] - plain[1]["loss"]) > 1e-3
 
 
 BYOL = (
@@ -91,6 +140,7 @@ def test_a_run_stopped_and_resumed_is_the_one_left_alone(
 KILLED = """
 import os, sys, torch
 from pathlib import Path
+from sslbook.training.augment import apply, draws
 from sslbook.training.presets.papers import run_of
 from sslbook.training.run.trainer import train
 torch.set_num_threads(1)
