@@ -19,10 +19,12 @@ from torch import Tensor
 
 from sslbook.training.run.distributed import device_of
 from sslchapters.byol.runs import (
+    GROUPS,
     MEASURES,
     NONE,
     PLAIN,
     SAMPLE,
+    WEIGHTS,
     Ablation,
     Augmentation,
     Norm,
@@ -262,6 +264,18 @@ def digits_values(seeds: Sequence[int]) -> dict[str, Any]:
     }  # rates[rate][average][measure][seed]
 
 
+LONG_MOMENTS = (0, 5, 10, 20, 50, 100, 200, 400)
+
+
+def long_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Tables 3 and 4 on the digits for four times as long, a kind of cells at a time."""
+    names, recipe = ("B-Tab3", "B-Tab4"), replace(DIGITS, epochs=LONG_MOMENTS[-1])
+    some = {(name, label): cell for name in names for label, cell in cells(name, recipe).items()}
+    found = train_ablations(recipe, some, seeds, digits(), at=LONG_MOMENTS, parts=parts_folder() / "byol-long")
+    tables = {name: {label: rounded(v, 5) for (n, label), v in found.items() if n == name} for name in names}
+    return {"axes": "tables[name][cell][measure][epoch][seed]", "epochs": LONG_MOMENTS, "tables": tables}
+
+
 def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Table 3's eight cells on CIFAR-10, on the GPU if there is one; raises FileNotFoundError without the data."""
     data = cifar10(CIFAR10_IMAGES)
@@ -334,6 +348,7 @@ def average_cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
 
 BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, SAMPLE, SAMPLE)}
 BATCHLESS |= {"GroupNorm, no predictor": Ablation(0, EMA, SAMPLE, SAMPLE), "no norm": Ablation(2, EMA, PLAIN, PLAIN)}
+BATCHLESS |= {"GroupNorm alone": Ablation(2, EMA, GROUPS, GROUPS), "weights alone": Ablation(2, EMA, WEIGHTS, WEIGHTS)}
 """Networks without batch statistics in any layer, beside one with BatchNorm in all."""
 
 
@@ -355,5 +370,6 @@ STUDIES = {
     "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
     "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),
     "byol-digits": Study(digits_values, (0, 1, 2, 3, 4)),
+    "byol-long": Study(long_values, (0, 1, 2, 3, 4)),
     "byol-resets": Study(resets_values, (0, 1, 2, 3, 4)),
 }
