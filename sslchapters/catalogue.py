@@ -21,7 +21,7 @@ RECORDERS: dict[str, str] = {
         "byol.records",
         (
             *("byol-average", "byol-average-cifar10", "byol-batchless", "byol-cifar10"),
-            *("byol-digits", "byol-long-table3", "byol-long-table4", "byol-resets"),
+            *("byol-digits", "byol-halves", "byol-long-table3", "byol-long-table4", "byol-resets"),
         ),
     ),
     **_of("covariance.runs", ("covariance-cifar10", "covariance-runs")),

@@ -352,24 +352,26 @@ def average_cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
 
 BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, SAMPLE, SAMPLE)}
 BATCHLESS |= {"GroupNorm, no predictor": Ablation(0, EMA, SAMPLE, SAMPLE), "no norm": Ablation(2, EMA, PLAIN, PLAIN)}
-BATCHLESS |= {"GroupNorm alone": Ablation(2, EMA, GROUPS, GROUPS), "weights alone": Ablation(2, EMA, WEIGHTS, WEIGHTS)}
 """Networks without batch statistics in any layer, beside one with BatchNorm in all."""
 
+HALVES = {"GroupNorm alone": Ablation(2, EMA, GROUPS, GROUPS), "weights alone": Ablation(2, EMA, WEIGHTS, WEIGHTS)}
+"""What the second of them has both of: group normalisation, and standardised weights."""
 
 BATCHLESS_AT = (0, 20, 50, 100, 200)
 
 
-def batchless_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """:data:`BATCHLESS` on the digits, at the learning rate of the other records and at a smaller one."""
+def batchless_values(some: Mapping[str, Ablation], seeds: Sequence[int]) -> dict[str, Any]:
+    """:data:`BATCHLESS` or :data:`HALVES` on the digits, at the learning rate of the other records and at a smaller one."""
     data, parts, runs = digits(), parts_folder() / "byol-batchless", {}
     for rate in (0.03, 0.1):
         recipe, place = replace(DIGITS, rate=rate), parts / f"{rate:g}"
-        runs[f"{rate:g}"] = rounded(train_ablations(recipe, BATCHLESS, seeds, data, at=BATCHLESS_AT, parts=place), 5)
+        runs[f"{rate:g}"] = rounded(train_ablations(recipe, some, seeds, data, at=BATCHLESS_AT, parts=place), 5)
     return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(BATCHLESS_AT), "runs": runs}
 
 
 STUDIES = {
-    "byol-batchless": Study(batchless_values, tuple(range(8))),
+    "byol-batchless": Study(partial(batchless_values, BATCHLESS), tuple(range(8))),
+    "byol-halves": Study(partial(batchless_values, HALVES), tuple(range(8))),
     "byol-average": Study(average_values, tuple(range(10))),
     "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
     "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),
