@@ -19,10 +19,7 @@ def _of(module: str, names: Iterable[str]) -> dict[str, str]:
 RECORDERS: dict[str, str] = {
     **_of(
         "byol.records",
-        (
-            *("byol-average", "byol-average-cifar10", "byol-batchless", "byol-cifar10"),
-            *("byol-digits", "byol-halves", "byol-long-table3", "byol-long-table4", "byol-resets"),
-        ),
+        ("byol-average", "byol-average-cifar10", "byol-batchless", "byol-cifar10", "byol-digits", "byol-resets"),
     ),
     **_of("covariance.runs", ("covariance-cifar10", "covariance-runs")),
     **_of("emergence.runs", ["emergence-two-layer"]),

@@ -19,12 +19,10 @@ from torch import Tensor
 
 from sslbook.training.run.distributed import device_of
 from sslchapters.byol.runs import (
-    GROUPS,
     MEASURES,
     NONE,
     PLAIN,
     SAMPLE,
-    WEIGHTS,
     Ablation,
     Augmentation,
     Norm,
@@ -264,22 +262,6 @@ def digits_values(seeds: Sequence[int]) -> dict[str, Any]:
     }  # rates[rate][average][measure][seed]
 
 
-LONG_MOMENTS = (0, 5, 10, 20, 50, 100, 200, 400)
-
-
-def long_values(table: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """A table on the digits for four times as long, a cell at a time."""
-    recipe = replace(DIGITS, epochs=LONG_MOMENTS[-1])
-    found = train_ablations(
-        recipe, cells(table, recipe), seeds, digits(), at=LONG_MOMENTS, parts=parts_folder() / "byol-long"
-    )
-    return {
-        "axes": "tables[name][cell][measure][epoch][seed]",
-        "epochs": LONG_MOMENTS,
-        "tables": {table: rounded(found, 5)},
-    }
-
-
 def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Table 3's eight cells on CIFAR-10, on the GPU if there is one; raises FileNotFoundError without the data."""
     data = cifar10(CIFAR10_IMAGES)
@@ -354,29 +336,24 @@ BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, SAMPLE
 BATCHLESS |= {"GroupNorm, no predictor": Ablation(0, EMA, SAMPLE, SAMPLE), "no norm": Ablation(2, EMA, PLAIN, PLAIN)}
 """Networks without batch statistics in any layer, beside one with BatchNorm in all."""
 
-HALVES = {"GroupNorm alone": Ablation(2, EMA, GROUPS, GROUPS), "weights alone": Ablation(2, EMA, WEIGHTS, WEIGHTS)}
-"""What the second of them has both of: group normalisation, and standardised weights."""
 
 BATCHLESS_AT = (0, 20, 50, 100, 200)
 
 
-def batchless_values(some: Mapping[str, Ablation], seeds: Sequence[int]) -> dict[str, Any]:
-    """:data:`BATCHLESS` or :data:`HALVES` on the digits, at the learning rate of the other records and at a smaller one."""
+def batchless_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """:data:`BATCHLESS` on the digits, at the learning rate of the other records and at a smaller one."""
     data, parts, runs = digits(), parts_folder() / "byol-batchless", {}
     for rate in (0.03, 0.1):
         recipe, place = replace(DIGITS, rate=rate), parts / f"{rate:g}"
-        runs[f"{rate:g}"] = rounded(train_ablations(recipe, some, seeds, data, at=BATCHLESS_AT, parts=place), 5)
+        runs[f"{rate:g}"] = rounded(train_ablations(recipe, BATCHLESS, seeds, data, at=BATCHLESS_AT, parts=place), 5)
     return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(BATCHLESS_AT), "runs": runs}
 
 
 STUDIES = {
-    "byol-batchless": Study(partial(batchless_values, BATCHLESS), tuple(range(8))),
-    "byol-halves": Study(partial(batchless_values, HALVES), tuple(range(8))),
+    "byol-batchless": Study(batchless_values, tuple(range(8))),
     "byol-average": Study(average_values, tuple(range(10))),
     "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
     "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),
     "byol-digits": Study(digits_values, (0, 1, 2, 3, 4)),
-    "byol-long-table3": Study(partial(long_values, "B-Tab3"), (0, 1, 2, 3, 4)),
-    "byol-long-table4": Study(partial(long_values, "B-Tab4"), (0, 1, 2, 3, 4)),
     "byol-resets": Study(resets_values, (0, 1, 2, 3, 4)),
 }

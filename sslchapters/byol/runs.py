@@ -73,10 +73,6 @@ class Norm:
 NONE = Norm("omit", "omit")
 SAMPLE = Norm("sample", "sample")
 """No batch statistics, as in [richemond2020]: GroupNorm with one group and standardised weights, also in the encoder."""
-GROUPS = Norm("groups", "groups")
-"""The first half of :data:`SAMPLE`: GroupNorm with one group, also in the encoder, and weights as they are."""
-WEIGHTS = Norm("weights", "weights")
-"""The other half: standardised weights, also in the encoder, and no normalisation."""
 PLAIN = Norm("plain", "plain")
 """No normalisation, also in the encoder; the weights below ReLUs begin with He's variance."""
 
@@ -117,18 +113,18 @@ def encode(weights: Mapping[str, Tensor], images: Tensor, norm: Norm, views: int
     """Images ``(N, S, C, H, W)`` to representations ``(R, N, features)``: convolution, BatchNorm, ReLU; at the end, the mean.
 
     views: ``N`` is so many batches, one after the other, and each is normalised by its own statistics.
-    norm: the projector's; :data:`SAMPLE`, its halves and :data:`PLAIN` take BatchNorm's place here too.
+    norm: the projector's; where that is :data:`SAMPLE` or :data:`PLAIN`, it takes BatchNorm's place here too.
     """
     count, seeds = images.shape[:2]
     maps, groups = images.flatten(1, 2), seeds
     level = 0
     while (kernel := weights.get(f"conv{level}")) is not None:
         replicas, channels = kernel.shape[:2]
-        kernel = _standardized(kernel) if norm in (SAMPLE, WEIGHTS) else kernel
+        kernel = _standardized(kernel) if norm == SAMPLE else kernel
         maps = F.conv2d(maps, kernel.flatten(0, 1), stride=2, padding=1, groups=groups)
-        if norm in (SAMPLE, GROUPS):
+        if norm == SAMPLE:
             maps = F.group_norm(maps, replicas)
-        elif norm not in (PLAIN, WEIGHTS):
+        elif norm != PLAIN:
             maps = torch.cat([F.batch_norm(part, None, None, training=True) for part in maps.chunk(views)])
         maps = maps.relu()
         groups, level = replicas, level + 1
@@ -144,15 +140,14 @@ def _standardized(weight: Tensor) -> Tensor:
 def linear(weights: Mapping[str, Tensor], name: str, x: Tensor, norm: Norm = NONE) -> Tensor:
     """``(R, N, inputs) -> (R, N, outputs)``; ``norm``: what stands above it."""
     weight = weights[f"{name}.weight"]
-    weight = _standardized(weight) if norm in (SAMPLE, WEIGHTS) else weight
-    return torch.baddbmm(weights[f"{name}.bias"][:, None], x, weight.mT)
+    return torch.baddbmm(weights[f"{name}.bias"][:, None], x, (_standardized(weight) if norm == SAMPLE else weight).mT)
 
 
 def normalize(x: Tensor, norm: Norm, views: int = 2) -> Tensor:
     """The halves of BatchNorm over each view's batch, ``(R, N, n)``; unbiased variance, as the released code has it."""
-    if norm in (SAMPLE, GROUPS):
+    if norm == SAMPLE:
         return F.layer_norm(x, x.shape[2:])
-    if norm in (PLAIN, WEIGHTS):
+    if norm == PLAIN:
         return x
     split = x.unflatten(1, (views, -1))
     return batch_normalize(split, mean=norm.mean, std=norm.std, dims=2, unbiased=True).flatten(1, 2)
