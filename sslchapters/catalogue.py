@@ -23,7 +23,7 @@ RECORDERS: dict[str, str] = {
     ),
     **_of("covariance.runs", ("covariance-cifar10", "covariance-runs")),
     **_of("emergence.runs", ["emergence-two-layer"]),
-    **_of("growth.records", ("growth-dose", "growth-dose-long", "growth-zero")),
+    **_of("growth.records", ("growth-dose", "growth-zero")),
     **_of(
         "hltm.records",
         ("hltm-narrow", "hltm-narrow-mixed", "hltm-norms", "hltm-norms-printed", "hltm-tables"),

@@ -127,7 +127,7 @@ class Method:
     rate: float = 0.05
     momentum: float = 0.9
     average: float | None = None
-    steps: int = 1600
+    steps: int = 10_000
     random_labels: bool = False
 
 

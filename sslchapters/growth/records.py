@@ -1,4 +1,4 @@
-"""The records: every method with 24 seeds, four times as long with eight, and the zero of growth in 200 networks of each kind."""
+"""The records: every method with 24 seeds, and the zero of growth in 200 networks of each kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sslchapters.growth.zero import STATES, measured
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
 
-LONG = 1600
 TRAINED = 24
 """So many networks of each kind are trained before they are measured."""
 
@@ -23,15 +22,11 @@ def _trained(times: Sequence[int], chunk: Sequence[tuple[str, int]]) -> dict[str
     return train(chunk[0][0], [seed for _, seed in chunk], times)
 
 
-def doses(
-    seeds: tuple[int, ...], times: tuple[int, ...] = TIMES, name: str = "growth-dose", parts: Path | None = None
-) -> dict[str, Any]:
+def doses(seeds: tuple[int, ...], times: tuple[int, ...] = TIMES, parts: Path | None = None) -> dict[str, Any]:
     """``growth``: by method, of each seed, time and direction (in the order of `sslchapters.growth.dose.train`); ``loss``, too."""
-    names = [name for name, method in METHODS.items() if method.steps >= times[0]]
-    keep = (parts or parts_folder()) / name
-    found = sweep(
-        partial(_trained, times), names, seeds, alike=lambda method: method, most=lambda method: 12, keep=keep
-    )
+    keep = (parts or parts_folder()) / "growth-dose"
+    train_all = partial(_trained, times)
+    found = sweep(train_all, tuple(METHODS), seeds, alike=lambda method: method, most=lambda method: 12, keep=keep)
     return {
         "times": list(times),
         "steps": max(times),
@@ -64,6 +59,5 @@ def zeros(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
 
 STUDIES = {
     "growth-dose": Study(doses, tuple(range(24))),
-    "growth-dose-long": Study(partial(doses, times=(LONG,), name="growth-dose-long"), tuple(range(8))),
     "growth-zero": Study(zeros, tuple(range(200))),
 }

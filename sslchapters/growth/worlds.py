@@ -1,7 +1,7 @@
 r"""Small finite worlds: how fast each attribute grows under a loss, by autograd over all pairs of views, and by formula.
 
 A *direction* of the input has a variance :math:`s^2` between images, its amount, and :math:`u^2` within views.  Its share is
-:math:`h = s^2 / (s^2 + u^2)`.  With weights :math:`w_k` along direction k, :math:`\pi_k = |w_k|^2 (s_k^2 + u_k^2) / E|z|^2` is its
+:math:`h = s^2 / (s^2 + u^2)`.  With weights :math:`w_k` along direction k, :math:`p_k = |w_k|^2 (s_k^2 + u_k^2) / E|z|^2` is its
 part of the output's mean square, and the *rate* of k is :math:`-\partial L / \partial \log |w_k|^2`.
 """
 
@@ -115,24 +115,24 @@ def output_share(between: Tensor, within: Tensor, weights: Tensor) -> Tensor:
 
 
 def parts_of(weights: Tensor, variances: Tensor) -> Tensor:
-    r""":math:`\pi_k`, for uncorrelated coordinates of these variances: ``(d,)``."""
+    r""":math:`p_k`, for uncorrelated coordinates of these variances: ``(d,)``."""
     size = weights.square().sum(0) * variances
     return size / size.sum()
 
 
 def rate_of_share(parts: Tensor, shares: Tensor) -> Tensor:
-    r"""The law: :math:`\pi_k (h_k - c)` with :math:`c = \sum_j \pi_j h_j`, of the loss :math:`-c`."""
+    r"""The law: :math:`p_k (h_k - c)` with :math:`c = \sum_j p_j h_j`, of the loss :math:`-c`."""
     return parts * (shares - parts @ shares)
 
 
 def rate_of_info_nce(parts: Tensor, shares: Tensor, tau: float) -> Tensor:
-    r"""Of attributes that flip: :math:`\frac{\pi_k}\tau (e_k - \sum_j \pi_j e_j)`, with :math:`e_k = h_k - \tanh(\pi_k / \tau)`."""
+    r"""Of attributes that flip: :math:`\frac{p_k}\tau (e_k - \sum_j p_j e_j)`, with :math:`e_k = h_k - \tanh(p_k / \tau)`."""
     excess = shares - torch.tanh(parts / tau)
     return parts * (excess - parts @ excess) / tau
 
 
 def settled(shares: Tensor, tau: float) -> Tensor:
-    r"""The parts at which InfoNCE rests: :math:`\pi_k = \tau \operatorname{artanh}(h_k - \lambda)`, zero below :math:`\lambda`.
+    r"""The parts at which InfoNCE rests: :math:`p_k = \tau \operatorname{artanh}(h_k - \lambda)`, zero below :math:`\lambda`.
 
     :math:`\lambda` makes them add up to one; found by bisection.
     """
@@ -182,7 +182,7 @@ def zero_through(rho: Callable[[Tensor], Tensor], share: float, others: int) -> 
     return float((pull - push) / near)
 
 
-def zero_of_gaussians(share: float, rank: int, draws: int = 200_000, seed: int = 0) -> float:
+def zero_of_gaussians(share: float, rank: int, draws: int = 40_000, seed: int = 0) -> float:
     r"""The share at which a small attribute rests under true cosines, beside ``rank`` equal Gaussian coordinates of one share.
 
     :math:`E[\gamma_+ / |z_1|^2] \,/\, E[1 / (|z_1| |z_2|)]`: the share, if all outputs had one length and all partners one cosine.

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
 from sslbook._random import Streams
 from sslbook.images import enumerated
 from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, forward, initial
+from sslchapters.intervals import Interval
 
-STATES = (0, 100, 300)
+STATES = (0, 100)
 """Steps of training before a network is measured."""
 
 
@@ -105,3 +108,18 @@ def zero_of(weights: Weights, gradient: Tensor, scenes: Scenes) -> Tensor:
 def _ratio(name: str, found: list[Tensor]) -> Tensor:
     apart, square, strangers = torch.stack(found).double().mean(0).unbind()
     return apart if name == "cosine" else apart / (square - strangers)
+
+
+def line(x: np.ndarray, y: np.ndarray) -> tuple[Interval, Interval]:
+    """Slope and intercept of the least-squares line of ``y`` on ``x``, each with its 95% t-interval."""
+    fit = stats.linregress(x, y)
+    reach = float(stats.t.ppf(0.975, len(x) - 2))
+    return (
+        Interval(fit.slope, fit.slope - reach * fit.stderr, fit.slope + reach * fit.stderr, len(x)),
+        Interval(
+            fit.intercept,
+            fit.intercept - reach * fit.intercept_stderr,
+            fit.intercept + reach * fit.intercept_stderr,
+            len(x),
+        ),
+    )
