@@ -80,13 +80,14 @@ elsewhere: $(STAMP)  ## tests of the built pages, the longest, and all claims an
 	@echo "Testing with the rounding of another machine, $(WORKERS) at a time"
 	@$(ONE_THREAD) SSLBOOK_NOISE=1 $(RUN) pytest $(SHARED) -m "not (slow or $(ELSEWHERE))" $(NOISY) $(PYTEST)
 
-check: $(STAMP)  ## lint, format, types, imports and spelling, without running anything
+check: $(STAMP)  ## lint, format, types, imports, spelling and the rules of prose, without running anything
 	@echo "Checking lint, format, types, imports and spelling"
 	@$(RUN) ruff check $(SOURCE)
 	@$(RUN) ruff format --check $(SOURCE)
 	@$(RUN) mypy
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(RUN) codespell_lib $(SOURCE) $(PROSE)
+	@$(RUN) tools.lint_prose
 
 format: $(STAMP)  ## put the code into its format, and mend what lint can mend
 	@$(RUN) ruff check --fix $(SOURCE)

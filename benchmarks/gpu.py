@@ -23,10 +23,10 @@ from typing import IO
 
 from sslbook._check import InputError, positive, unknown
 from sslbook._files import SOURCE, atomic, commit
-from sslbook._machine import environment
-from sslbook.training.presets.sheets import PARTS, sheets
 from sslchapters.records import Record, path_of, recorded, require_source_tree, results_folder, write_record
+from sslchapters.sweep import environment
 from sslchapters.training.full_runs import recorded_values, seeds_of, united
+from sslchapters.training.paper_tables import BYOL, paper_tables
 
 MINUTES = 25
 OUT = SOURCE.parent / "_build/gpu"
@@ -64,7 +64,9 @@ STEPS = (
     Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 930, _runs("A-Tab2", SIMCLR, 1)),
     Step("chapters", "all chapters at the papers' size", 600, ("sslbook execute --scale paper --device cuda",)),
     Step("tables", "two tables of the theory", 120, ("sslbook table A-Tab6 --run", "sslbook table C-Tab1 --run")),
-    Step("byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", PARTS[::-1], 1)),
+    Step(
+        "byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", BYOL["B-Tab3"][::-1], 1)
+    ),
     Step("operator", "the operator of such a run's layers", 100, ("sslbook record training-operator-full",)),
     Step("simclr-more", "A-Tab2 on CIFAR-10, four more seeds", 3600, _runs("A-Tab2", SIMCLR, 2, 3, 4, 5)),
 )
@@ -236,8 +238,8 @@ def _checked(name: str, folder: Path | None = None) -> Record:
     """A record, of the book unless ``folder`` is given; raises InputError for one that can't be read, or whose runs are none."""
     try:
         record = recorded(name, folder=folder)
-        if name in sheets():
-            recorded_values(sheets()[name], record["runs"])
+        if name in paper_tables():
+            recorded_values(paper_tables()[name], record["runs"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         whose = "the book's" if folder is None else "the archive's"
         raise InputError(f"--merge: {whose} record {name} can't be used ({error})") from None
@@ -246,9 +248,9 @@ def _checked(name: str, folder: Path | None = None) -> Record:
 
 def _joined(record: Record) -> Record:
     """A table's record with the runs of the one that stands; any other takes that one's place."""
-    if record.name not in sheets() or not path_of(record.name).is_file():
+    if record.name not in paper_tables() or not path_of(record.name).is_file():
         return record
     runs = united(_checked(record.name)["runs"], record["runs"])
     seconds = sum(run.get("seconds") or 0 for run in runs.values())
     origin = replace(record.provenance, seeds=seeds_of(runs), seconds=round(seconds, 3))
-    return Record(record.name, recorded_values(sheets()[record.name], runs), origin)
+    return Record(record.name, recorded_values(paper_tables()[record.name], runs), origin)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks import Row, parser, report
 from sslbook._check import positive
-from sslbook._machine import cores, process_pool
+from sslbook._machine import cores
 from sslbook._random import Streams
 from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
@@ -24,6 +24,7 @@ from sslchapters.hltm import records as trials
 from sslchapters.hltm import runs as hltm
 from sslchapters.modulation import records as tokens
 from sslchapters.modulation.runs import TableCell, TokenRun, train_cells, train_tokens
+from sslchapters.sweep import process_pool
 from sslchapters.tables import printed
 
 MINUTES_BARS = {"Table 6 of A": 12.0, "Table 1 of C": 20.0}

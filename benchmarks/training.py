@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,17 +22,19 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import Row, parser, report, seconds
-from sslbook._machine import cores, keep_freed_memory, process_pool
+from sslbook._machine import cores, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, ResNet18, build
 from sslbook.training import augment
 from sslbook.training import evaluate as evaluation
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
-from sslbook.training.presets.sheets import SMALL, simclr_settings
-from sslbook.training.run.parts import layout_of, make_parts
+from sslbook.training.presets.papers import SMALL, simclr_settings
+from sslbook.training.run.data import make_batches
+from sslbook.training.run.optim import make_optimizer
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.trainer import Trainer
+from sslbook.training.run.step import Step, layout_of, make_step
+from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
 AUGMENT_BAR, MINUTES_BAR, SHARE_BAR = 5.0, 4.0, 5.0
@@ -147,7 +147,7 @@ def capture(least: float) -> list[Row]:
     taken = {}
     for kind in kinds:
         try:
-            taken[kind] = _step_seconds(_trainer(replace(settings, capture=kind), images), least)
+            taken[kind] = _step_seconds(_run(replace(settings, capture=kind), images)[1], least)
         except Exception as error:  # a compiler that is missing or fails takes the other kinds' numbers from nobody
             print(f"capture={kind} does not run here: {type(error).__name__}: {error}", file=sys.stderr)
     rows = [Row(part, f"{kind}: a step", 1e3 * value, "ms") for kind, value in taken.items()]
@@ -161,12 +161,12 @@ def epoch(least: float) -> list[Row]:
     part = f"epoch: {images} CIFAR-sized images x 2 views, width {settings.networks.width}, {_device()}"
     rows = []
     for batch, bar in bars.items():
-        run = _trainer(replace(settings, batch=batch), images)
-        speed = batch / _step_seconds(run, least)
+        step, turn = _run(replace(settings, batch=batch), images)
+        speed = batch / _step_seconds(turn, least)
         rows.append(Row(part, f"batches of {batch}", images / speed, "s", bar))
         rows.append(Row(part, f"images, batches of {batch}", speed, "/s"))
     if _device() == "cpu":
-        minutes = (SMALL_EPOCHS * images / speed + 2 * _look(run)) / 60
+        minutes = (SMALL_EPOCHS * images / speed + 2 * _look(step, images)) / 60
         rows.append(Row(part, f"{SMALL_EPOCHS} epochs and two looks", minutes, "min", MINUTES_BAR))
     return rows
 
@@ -181,10 +181,12 @@ def lightly(least: float) -> list[Row]:
     rows = []
     for width in (16, 64):
         settings = replace(_here()[0], networks=Networks(width=width))
-        run = _trainer(settings, SMALL_IMAGES)
-        taken = [_step_seconds(run, least), seconds(_lightly_step(settings), least)]
+        step, turn = _run(settings, SMALL_IMAGES)
+        taken = [_step_seconds(turn, least), seconds(_lightly_step(settings), least)]
         part = f"lightly {peer.__version__}: steps of {settings.batch} images x 2 views, width {width}, {_device()}"
-        rows += [Row(part, f"ours, in {run.state.precision}: images", settings.batch / taken[0], "/s")]
+        rows += [
+            Row(part, f"ours, in {str(step.precision).removeprefix('torch.')}: images", settings.batch / taken[0], "/s")
+        ]
         rows += [Row(part, "lightly's, in float32, with torchvision's transforms", settings.batch / taken[1], "/s")]
         rows += [Row(part, "ours is faster by the clock", taken[1] / taken[0], "x")]
     return rows
@@ -232,9 +234,9 @@ def _lightly_step(settings: Settings) -> Callable[[], object]:
 def evaluate(least: float) -> list[Row]:
     """What looking costs at its default interval, as a share of the training between two looks."""
     settings, images = _here()
-    run = _trainer(settings, images)
-    taken = _step_seconds(run, least) * run.parts.batches.per_epoch
-    looking, between = _look(run), evaluation.epochs_between(images, images + TESTS)
+    step, turn = _run(settings, images)
+    taken = _step_seconds(turn, least) * make_batches(settings, images).per_epoch
+    looking, between = _look(step, images), evaluation.epochs_between(images, images + TESTS)
     part = f"evaluate: {images} and {TESTS} images, {_device()}"
     return [
         Row(part, "a look: k-NN and rank", looking, "s"),
@@ -242,26 +244,30 @@ def evaluate(least: float) -> list[Row]:
     ]
 
 
-def _trainer(settings: Settings, images: int) -> Trainer:
-    """A run on noise."""
-    data, tests = (Dataset(_noise(count), torch.arange(count) % 10, "noise", 10) for count in (images, TESTS))
+def _run(settings: Settings, images: int) -> tuple[Step, Callable[[], None]]:
+    """A run's step on noise, and a turn of the loop: the next batch, its views, forwards and backwards, and the optimiser."""
+    data = Dataset(_noise(images), torch.arange(images) % 10, "noise", 10)
     torch.backends.cudnn.benchmark = True  # as in a run
     keep_freed_memory()
-    folder = Path(tempfile.gettempdir()) / "sslbook-bench"  # nothing is written: it never comes to a checkpoint
-    return Trainer(make_parts(settings, (data, tests), torch.device(_device())), folder, quiet=True)
+    step, batches = make_step(settings, data, torch.device(_device())), make_batches(settings, images)
+    optimizer, numbers = make_optimizer(settings, step.model.learning()), itertools.count()
+
+    def turn() -> None:
+        step(*batches.at(next(numbers)))
+        optimizer.step()
+
+    return step, turn
 
 
-def _step_seconds(run: Trainer, least: float) -> float:
+def _step_seconds(turn: Callable[[], None], least: float) -> float:
     for _ in range(WARM if _device() == "cuda" else 2):
-        run.advance()
-    return seconds(run.advance, least)
+        turn()
+    return seconds(turn, least)
 
 
-def _look(run: Trainer) -> float:
-    parts = run.parts
-    assert parts.looks.shown is not None
-    data = parts.looks.shown
-    return seconds(lambda: evaluation.report(parts.step.model.encoder, *data, parts.step.pipeline, parts.device), 0.0)
+def _look(step: Step, images: int) -> float:
+    known, asked = (Dataset(_noise(count), torch.arange(count) % 10, "noise", 10) for count in (images, TESTS))
+    return seconds(lambda: evaluation.report(step.model.encoder, known, asked, step.pipeline, _device()), 0.0)
 
 
 STAGES: dict[str, Callable[[float], list[Row]]] = {

@@ -26,7 +26,6 @@ import html
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -155,11 +154,13 @@ class Captions(SphinxTransform):
         """Change the document."""
         for paragraph in list(self.document.findall(nodes.paragraph)):
             if label := next((name for name in paragraph["names"] if name.startswith("fig-")), None):
-                picture = _last_picture(_before(paragraph, nodes.target, nodes.comment))
-                if picture is None:
-                    _LOG.warning("%s: no code cell with a picture stands directly above it", label, location=paragraph)
+                cell = _before(paragraph, nodes.target, nodes.comment)
+                shown = _outputs(cell) if isinstance(cell, nodes.Element) else []
+                pictures = [node for node in shown if _is_picture(node) and not _inside_figure(node)]
+                if pictures:
+                    self._set(paragraph, pictures[-1])
                 else:
-                    self._set(paragraph, picture)
+                    _LOG.warning("%s: no code cell with a picture stands directly above it", label, location=paragraph)
         for cell in [node for node in self.document.findall(nodes.container) if is_code_cell(node)]:
             if label := next((name for name in cell["names"] if name.startswith("tab-")), None):
                 self._number(cell, label)
@@ -206,13 +207,6 @@ def _before(node: nodes.Node, *skipped: type[nodes.Node]) -> nodes.Node | None:
     """What stands before ``node`` in its parent, without nodes of the kinds ``skipped``."""
     at = node.parent.index(node)
     return next((other for other in reversed(node.parent.children[:at]) if not isinstance(other, skipped)), None)
-
-
-def _last_picture(cell: nodes.Node | None) -> nodes.Element | None:
-    """The last output of ``cell`` that is a picture and no figure yet."""
-    if not isinstance(cell, nodes.Element):
-        return None
-    return next((node for node in reversed(_outputs(cell)) if _is_picture(node) and not _inside_figure(node)), None)
 
 
 def _outputs(cell: nodes.Element) -> list[nodes.container]:
@@ -262,12 +256,22 @@ def fold_code(doctree: nodes.document) -> None:
 
 
 def summary(checks: list[str]) -> str:
-    """The HTML of a bar, from that of the checks (`sslchapters.values.badge`) behind it; without links or anchors."""
+    """The HTML of a bar, from that of the checks (`sslchapters.values.badge`) behind it.
+
+    A line stands there without links and anchors, and in words or by one name: the claim's or its own.
+    """
     if not checks:
         return '<span class="sslbook-proved-quiet">Where these numbers come from</span>'
     lines = [line for check in checks for line in BeautifulSoup(check, "html.parser").select(".sslbook-check-line")]
     if len(lines) <= SEVERAL:
-        return "".join(f'<span class="sslbook-proved-check">{_line(str(line))}</span>' for line in lines)
+        bars = ""
+        for line in lines:
+            text = re.sub(r"</?(?:a|div)\b[^>]*>", "", str(line))
+            names = "code|strong" if "sslbook-check-what" in text else "code" if "<strong>" in text else ""
+            if names:
+                text = re.sub(rf' ?<span class="sslbook-nobreak"><({names})>[^<]*</\1></span>', "", text)
+            bars += f'<span class="sslbook-proved-check">{text}</span>'
+        return bars
     if failed := sum(line.select_one(".sslbook-check-failed") is not None for line in lines):
         return f'<span class="sslbook-proved-check">{CROSS} {failed} of {len(lines)} checks failed</span>'
     ids = sorted({strong.get_text() for line in lines for strong in line.select("strong")})
@@ -275,17 +279,10 @@ def summary(checks: list[str]) -> str:
     return f'<span class="sslbook-proved-check">{MARK} {len(lines)} checks{claims}</span>'
 
 
-def _line(line: str) -> str:
-    """A check's line as it stands in a bar: without link and anchor, and in words, or by one name: the claim's or its own."""
-    line = re.sub(r"</?(?:a|div)\b[^>]*>", "", line)
-    names = "code|strong" if "sslbook-check-what" in line else "code" if "<strong>" in line else ""
-    return re.sub(rf' ?<span class="sslbook-nobreak"><({names})>[^<]*</\1></span>', "", line) if names else line
-
-
 # --- the map of the book, a box for each chapter and an arrow from what it builds on; and how long each chapter takes ---
 #
-# The directive ``book-map`` holds a line for each chapter, ``name: its question | what it builds on, by name``; numbers, titles and
-# times are the book's own. It becomes a list, which a wide screen lays out as boxes over a drawing of the arrows.
+# The directive ``book-map`` holds a line for each chapter, ``name: its question | what it builds on, by name``; numbers, titles
+# and times are the book's own. It becomes a list, which a wide screen lays out as boxes over a drawing of the arrows.
 
 MAP = "book-map"
 TIME = "sslbook-time"
@@ -306,12 +303,11 @@ def minutes(text: str) -> int:
     Each displayed formula of these takes half a minute more.
     """
     boxes = "\n".join(box[0] for box in _BOX.finditer(text))
-    return max(1, round((_words(text) + _words(boxes)) / 180 + boxes.count("$$") / 4))
-
-
-def _words(text: str) -> int:
-    said = re.sub(r"\$[^$]*\$", " x ", _NO_WORDS.sub(" ", prose(text)))  # an inline formula is a word
-    return len(re.findall(r"[^\W_][\w’'-]*", said))
+    said = [
+        re.sub(r"\$[^$]*\$", " x ", _NO_WORDS.sub(" ", prose(part))) for part in (text, boxes)
+    ]  # a formula is a word
+    words = sum(len(re.findall(r"[^\W_][\w’'-]*", part)) for part in said)
+    return max(1, round(words / 180 + boxes.count("$$") / 4))
 
 
 @functools.lru_cache(maxsize=64)
@@ -325,77 +321,46 @@ def time_of(notebook: Path) -> str:
     return f"{minutes(text)} min to read" + (f" · runs in {runs}" if seconds else "")
 
 
-def tell_time(doctree: nodes.document, time: str) -> None:
-    """Set a chapter's time at the end of the first box of its opening, if it has one."""
-    for box in [node for node in opening(doctree) if isinstance(node, nodes.admonition)][:1]:
-        box += nodes.paragraph("", time, classes=[TIME])
-
-
-@dataclass(frozen=True)
-class Stop:
-    """A chapter on the map: what is written in its box, and the names of the chapters that it builds on."""
-
-    name: str
-    number: int
-    title: str
-    question: str
-    time: str
-    needs: tuple[str, ...] = ()
-
-
 def parts(toc: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The parts of ``_toc.yml`` that hold the book's chapters, captioned ``Part …``; audits and appendices are others."""
     return [part for part in toc["parts"] if part["caption"].startswith("Part")]
 
 
-def stops(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tuple[str, str]]) -> dict[str, list[Stop]]:
-    """The chapters of each part, by its caption; ``known`` gives ``(title, time)`` of each page.
+def book_map(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tuple[str, str]]) -> str:
+    """The map as HTML: the first part's boxes in a row, the others' below it, a column each.
 
-    Raises ValueError if a chapter of theirs has no line, a line is of none, or a chapter needs a later one.
+    toc: what ``_toc.yml`` holds. known: title and time of each page.
+    Raises ValueError if a chapter has no line, a line is of no chapter, or a chapter builds on a later one.
     """
-    told = {}
-    for line in filter(str.strip, lines):
-        name, _, rest = line.partition(":")
-        question, _, built_on = rest.partition("|")
-        told[name.strip()] = question.strip(), tuple(built_on.replace(",", " ").split())
-    found: dict[str, list[Stop]] = {}
-    numbers: dict[str, int] = {}
-    for part in parts(toc):
-        for chapter in part["chapters"]:
-            name = str(chapter["file"]).rpartition("/")[2]
-            question, needs = told.pop(name, ("", ()))
-            if not question or not set(needs) <= set(numbers):
-                raise ValueError(f"book-map: {name} needs a line, 'name: question | chapters before it'")
-            numbers[name] = len(numbers) + 1
-            title, time = known[str(chapter["file"])]
-            found.setdefault(str(part["caption"]), []).append(Stop(name, numbers[name], title, question, time, needs))
-    if told:
-        raise ValueError(f"book-map: no part has a chapter {next(iter(told))}")
-    return found
-
-
-def draw(book: Mapping[str, list[Stop]]) -> str:
-    """The map as HTML: the first part's boxes in a row, the others' below it, a column each."""
+    told = {line.partition(":")[0].strip(): line.partition(":")[2] for line in lines if line.strip()}
     below = _ABOVE + ROW + _BETWEEN
+    numbers: dict[str, int] = {}
     places: dict[str, tuple[int, int]] = {}
-    for column, part in enumerate(book.values()):
-        for k, stop in enumerate(part):
-            places[stop.name] = (_left(column - 1), below + k * (ROW + _BELOW)) if column else (_left(k), _ABOVE)
-    numbers = {stop.name: stop.number for part in book.values() for stop in part}
-    rows, arrows = "", ""
-    for caption, part in book.items():
-        boxes = ""
-        for stop in part:
-            x, y = places[stop.name]
-            after = " and ".join(str(numbers[need]) for need in stop.needs)
+    rows = arrows = ""
+    for column, part in enumerate(parts(toc)):
+        boxes, head = "", ""
+        for k, chapter in enumerate(part["chapters"]):
+            page = str(chapter["file"])
+            name, (title, time) = page.rpartition("/")[2], known[page]
+            question, _, built_on = told.pop(name, "").partition("|")
+            needs = built_on.replace(",", " ").split()
+            if not question.strip() or not set(needs) <= set(numbers):
+                raise ValueError(f"book-map: {name} needs a line, 'name: question | chapters before it'")
+            numbers[name] = number = len(numbers) + 1
+            at = column - 1 if column else k
+            x, y = _GAP // 2 + at * (BOX + _GAP), below + k * (ROW + _BELOW) if column else _ABOVE
+            places[name] = x, y
+            after = " and ".join(str(numbers[need]) for need in needs)
             boxes += (
-                f'<li style="--x:{x};--y:{y}"><a href="{stop.name}.html">{stop.number}. {html.escape(stop.title)}</a> '
-                f"<span>{html.escape(stop.question)}</span> <small>{html.escape(stop.time.replace(' to read', ''))}"
+                f'<li style="--x:{x};--y:{y}"><a href="{name}.html">{number}. {html.escape(title)}</a> '
+                f"<span>{html.escape(question.strip())}</span> <small>{html.escape(time.replace(' to read', ''))}"
                 f"{f'<span> · after {after}</span>' if after else ''}</small></li>"
             )
-            arrows += "".join(_arrow(places[need], places[stop.name]) for need in stop.needs)
-        x, y = places[part[0].name]
-        rows += f'<li><b style="--x:{x};--y:{y}">{html.escape(caption)}</b><ul>{boxes}</ul></li>'
+            head = head or f'<b style="--x:{x};--y:{y}">{html.escape(part["caption"])}</b>'
+            arrows += "".join(_arrow(*places[need], x, y) for need in needs)
+        rows += f"<li>{head}<ul>{boxes}</ul></li>"
+    if told:
+        raise ValueError(f"book-map: no part has a chapter {next(iter(told))}")
     height = max(y for _, y in places.values()) + ROW + 8
     return (
         f'<nav class="sslbook-map" aria-label="Map of the book"><svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">'
@@ -404,13 +369,8 @@ def draw(book: Mapping[str, list[Stop]]) -> str:
     )
 
 
-def _left(column: int) -> int:
-    return _GAP // 2 + column * (BOX + _GAP)
-
-
-def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
+def _arrow(x: int, y: int, u: int, v: int) -> str:
     """From box to box: straight to a neighbour, over the top of a row, or down to the caption of another part."""
-    (x, y), (u, v) = start, end
     a, b = x + BOX // 2, u + BOX // 2
     if y == v and u - x <= BOX + _GAP:
         path = f"M{x + BOX} {y + ROW // 2}H{u - 2}"
@@ -435,6 +395,7 @@ class _BookMap(SphinxDirective):
 
 
 def _set_map(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+    """Put the map where its directive stands."""
     folder = Path(app.srcdir)
     for place in [raw for raw in doctree.findall(nodes.raw) if raw["format"] == MAP]:
         known = {
@@ -442,8 +403,5 @@ def _set_map(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
             for page, title in app.env.titles.items()
             if (folder / f"{page}.ipynb").is_file()
         }
-        drawn = nodes.raw(
-            "", draw(stops(read_yaml(folder / "_toc.yml", dict), place.astext().splitlines(), known)), format="html"
-        )
-        drawn.line = place.line
-        place.parent.replace(place, drawn)
+        drawn = book_map(read_yaml(folder / "_toc.yml", dict), place.astext().splitlines(), known)
+        place.parent.replace(place, nodes.raw("", drawn, format="html"))

@@ -20,13 +20,20 @@ from typing import TYPE_CHECKING
 
 from bookbuild.layout import Book, Chapter, Setting, choose, find_book, find_chapters
 from sslbook._check import InputError, counted, positive, seed
-from sslbook._files import naming, remove_parts, require_writable, write_bytes, write_text
+from sslbook._files import naming, remove_parts, require_writable, write_text
 from sslchapters.data_files import ROOT, book_folder
 from sslchapters.ledger import join, read_claims
 from sslchapters.running import DEVICES, SCALES
 
 if TYPE_CHECKING:
     from bookbuild.regression import Comparison
+
+say = functools.partial(print, flush=True)
+
+
+def show(title: str, lines: Sequence[str]) -> None:
+    """Print lines below what they belong to."""
+    print("\n  ".join([title, *lines]))
 
 
 def _parser(name: str, doc: str | None) -> argparse.ArgumentParser:
@@ -82,36 +89,36 @@ def execute(arguments: Sequence[str]) -> int:
 
 def regression(arguments: Sequence[str]) -> int:
     """Hold the chapters to their claims and stored numbers."""
-    parser = _parser("regression", "Hold the chapters to their claims and stored numbers.")
+    parser = _parser("regression", regression.__doc__)
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="chapters to hold (default: all)")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write what was compared as a JUnit file")
     parser.add_argument("--update", action="store_true", help="accept: make the new numbers the stored ones")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the executed chapters lie (default: _build)")
     options = parser.parse_args(arguments)
-    from bookbuild import regression
+    from bookbuild import regression as held
 
     book = replace(find_book(options.root), out=options.out and options.out.resolve())
     chapters = choose(find_chapters(book), options.chapters)
+    names, scale = [chapter.name for chapter in chapters], options.scale
     if options.update and "SSLBOOK_NOISE" in os.environ:
         raise InputError("--update: SSLBOOK_NOISE is set, and another machine's numbers are not to be held")
     if options.junit:
         require_writable(options.junit.parent)
     with alone(book, "regression"):
         _execute(book, chapters, options)
-        found = regression.compare(book, [chapter.name for chapter in chapters], options.scale)
-        for name in [one.chapter for one in found if options.update and not one.cells]:
-            accepted = regression.update(book, name, options.scale)
-            print(f"{book.shown(book.expected(name, options.scale))}: {counted(len(accepted), 'change')}")
-            show([*map(str, accepted), *regression.left_out(book, name, options.scale)])
+        found = held.compare(book, names, scale)
         if options.update:
-            found = regression.compare(book, [chapter.name for chapter in chapters], options.scale)
+            for name in [one.chapter for one in found if not one.cells]:
+                accepted = held.update(book, name, scale)
+                title = f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}"
+                show(title, [*map(str, accepted), *held.left_out(book, name, scale)])
+            found = held.compare(book, names, scale)
     if options.junit:
-        regression.write_junit(options.junit, found, options.scale)
-    for one in found:
-        if one.lines:
-            _report(f"{one.chapter} ({options.scale}): {counted(len(one.lines), 'problem')}", one.lines)
+        held.write_junit(options.junit, found, scale)
+    for one in [one for one in found if one.lines]:
+        show(f"{one.chapter} ({scale}): {counted(len(one.lines), 'problem')}:", one.lines)
     if moved := [one.chapter for one in found if one.moved]:
-        print(f"If new numbers are meant: sslbook regression {' '.join(moved)} --scale {options.scale} --update")
+        print(f"If new numbers are meant: sslbook regression {' '.join(moved)} --scale {scale} --update")
     if any(one.lines for one in found):
         return 1
     print(f"As expected: {counted(sum(one.count for one in found), 'number')}.")
@@ -124,31 +131,7 @@ def build(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--no-execute", action="store_true", help="stop if a chapter is not executed, instead of executing it"
     )
-    options = parser.parse_args(arguments)
-    return _build(options)[0]
-
-
-def _build(options: argparse.Namespace) -> tuple[int, bool]:
-    """As `build`; and whether the pages are those of this book."""
-    from bookbuild import ledger
-    from bookbuild.execute import is_current
-
-    book = find_book(options.root)
-    chapters = choose(find_chapters(book), [])
-    with alone(book, "build"):
-        if not options.no_execute:
-            _execute(book, chapters, options)
-        elif stale := [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]:
-            print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
-            return 1, False
-        found = _tell(book, chapters, options)
-        numbers = ledger.all_numbers(book, options.scale)
-        wrong = ledger.problems(join(read_claims(book.claims), numbers), numbers)
-        problems, rendered = _render(book, options, found)
-        wrong += problems
-    if wrong:
-        _report("Problems", wrong)
-    return 1 if wrong or not all(one.holds for one in found) else 0, rendered
+    return _build(parser.parse_args(arguments))[0]
 
 
 def show_margins(arguments: Sequence[str]) -> int:
@@ -163,7 +146,11 @@ def show_margins(arguments: Sequence[str]) -> int:
 
     numbers = ledger.all_numbers(find_book(options.root), options.scale)
     found = ledger.margins(n for n in numbers if not options.chapters or n.chapter in options.chapters)
-    show(ledger.margin_lines(found, options.worst))
+    rows = [
+        f"{times:9.3g}  {n.chapter}: {n.name}{f' ({n.id})' if n.id else ''} {n.criterion}; {nearest}"
+        for times, nearest, n in found[: options.worst]
+    ]
+    show("  rival/bar  check and its nearest rival", rows)
     return 0
 
 
@@ -172,18 +159,12 @@ def write_notebooks(arguments: Sequence[str]) -> int:
     parser = _parser("notebooks", write_notebooks.__doc__)
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where to (default: _build/notebooks)")
     options = parser.parse_args(arguments)
-    from bookbuild import notebooks
-
     if options.folder:
         require_writable(options.folder)  # before the build, which takes minutes
     status, rendered = _build(options)
-    if not rendered:
-        return status
-    book = find_book(options.root)
-    copies, kept = notebooks.copy_notebooks(book, options.folder or book.built / "notebooks")
-    for path in copies:
-        print(path)
-    _tell_kept(kept)
+    if rendered:
+        book = find_book(options.root)
+        _copy(book, options.folder or book.built / "notebooks")
     return status
 
 
@@ -192,16 +173,15 @@ def write_pdf(arguments: Sequence[str]) -> int:
     parser = _parser("pdf", write_pdf.__doc__)
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="where to (default: _build/book.pdf)")
     options = parser.parse_args(arguments)
-    from bookbuild import render
+    from bookbuild import pdf
 
-    render.chromium()  # before the build, which takes minutes
+    pdf.chromium()  # before the build, which takes minutes
     if options.file:
         require_writable(options.file.parent)
     status, rendered = _build(options)
-    if not rendered:
-        return status
-    book = find_book(options.root)
-    print(render.write_pdf(book, options.file or book.built / "book.pdf", say))
+    if rendered:
+        book = find_book(options.root)
+        print(pdf.write_pdf(book, options.file or book.built / "book.pdf", say))
     return status
 
 
@@ -217,16 +197,19 @@ def open_lab(arguments: Sequence[str]) -> int:
     book = find_book(options.root)
     if not _build(options)[1]:
         print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
-    folder = book.built / "lab"
-    _, kept = notebooks.copy_notebooks(book, folder)
-    _tell_kept(kept)
-    return subprocess.run([*notebooks.lab_command(folder), *options.arguments], check=False).returncode
+    _copy(book, book.built / "lab")
+    return subprocess.run([*notebooks.lab_command(book.built / "lab"), *options.arguments], check=False).returncode
 
 
-def _tell_kept(files: Sequence[Path]) -> None:
-    if files:
-        print("Left as they were, since they were changed or run; remove one to have the book's again:")
-        show([str(path) for path in files])
+def _copy(book: Book, folder: Path) -> None:
+    """Copy the readers' notebooks, and tell which files are left as they were."""
+    from bookbuild import notebooks
+
+    copies, kept = notebooks.copy_notebooks(book, folder)
+    show(f"Notebooks in {folder}:", [path.name for path in copies])
+    if kept:
+        title = "Left as they were, since they were changed or run; remove one to have the book's again:"
+        show(title, [str(path) for path in kept])
 
 
 def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace, *, force: bool = False) -> None:
@@ -236,77 +219,75 @@ def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespac
     start = time.monotonic()
     outcomes = run(book, chapters, Setting.of(options), force=force, jobs=options.processes, say=say)
     ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
-    kept = len(outcomes) - ran
-    print(f"{counted(len(outcomes), 'chapter')}: {ran} executed, {kept} kept, in {time.monotonic() - start:.1f} s.")
+    took = time.monotonic() - start
+    print(f"{counted(len(outcomes), 'chapter')}: {ran} executed, {len(outcomes) - ran} kept, in {took:.1f} s.")
 
 
 def _tell(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) -> list[Comparison]:
     """Compare the executed chapters with what is expected, and say what failed and what moved."""
-    from bookbuild import regression
+    from bookbuild import regression as held
 
-    found = regression.compare(book, [chapter.name for chapter in chapters], options.scale, options.seed)
-    for one in found:
-        if not one.holds:
-            _report(f"{one.chapter} ({options.scale}): FAILED", [line.splitlines()[0] for line in one.failed])
-    if moved := regression.table(found):
+    found = held.compare(book, [chapter.name for chapter in chapters], options.scale, options.seed)
+    for one in [one for one in found if not one.holds]:
+        show(f"{one.chapter} ({options.scale}): FAILED:", [line.splitlines()[0] for line in one.failed])
+    if moved := held.table(found):
         claims = "no claim does" if all(one.holds for one in found) else "and see above what failed"
-        print(f"{regression.differ(len(moved))}; {claims}:")
-        show(moved)
+        show(f"{held.differ(len(moved))}; {claims}:", moved)
         print("  That costs nothing here; `make regression` is the gate that asks for each.")
-    if options.seed != regression.SEED:
-        print(
-            f"Measured numbers are not compared: they are held for seed {regression.SEED}, this is seed {options.seed}."
-        )
+    if options.seed != held.SEED:
+        print(f"Measured numbers are not compared: they are held for seed {held.SEED}, this is seed {options.seed}.")
     elif not moved and all(one.holds for one in found):
         print(f"As expected: {counted(sum(one.count for one in found), 'number')}.")
     return found
 
 
-def _render(book: Book, options: argparse.Namespace, found: Sequence[Comparison]) -> tuple[list[str], bool]:
-    """Render and check the pages, unless they already are what these inputs give; their problems, and whether they are there."""
-    from bookbuild import ledger, regression
-    from bookbuild.execute import pages_mark, stamp
+def _build(options: argparse.Namespace) -> tuple[int, bool]:
+    """As `build`; and whether there are pages of this book.
 
-    generated = {"chapters/ledger": ledger.page(book, options.scale)}
-    for chapter in find_chapters(book):
-        if regression.HERE in chapter.text:
+    They are rendered anew unless those there were made of the same, are good, and nobody has touched them.
+    """
+    from bookbuild import ledger, regression
+    from bookbuild.execute import is_current, stamp
+
+    book, scale = find_book(options.root), options.scale
+    chapters = choose(find_chapters(book), [])
+    with alone(book, "build"):
+        if not options.no_execute:
+            _execute(book, chapters, options)
+        elif stale := [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]:
+            print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
+            return 1, False
+        found = _tell(book, chapters, options)
+        numbers = ledger.all_numbers(book, scale)
+        wrong = ledger.problems(join(read_claims(book.claims), numbers), numbers)
+        holds = all(one.holds for one in found)
+
+        generated = {"chapters/ledger": ledger.page(book, scale)}
+        for chapter in [chapter for chapter in find_chapters(book) if regression.HERE in chapter.text]:
             here = chapter.text.replace(regression.HERE, regression.on_this_machine(found))
             generated[f"{book.chapters.name}/{chapter.name}"] = here
-    notes = {one.chapter: regression.note(one) for one in found}
-    mark = pages_mark(book, options.scale, generated | {name: "".join(note) for name, note in notes.items()})
-    stamped, good = stamp(book, mark)
-    wrong: list[str] = []
-    if stamped.is_file() and stamped.read_bytes() == good:
-        print("The pages are up to date.")
-    else:
-        from bookbuild import render
+        notes = {one.chapter: regression.note(one) for one in found}
+        made_of = generated | {name: "".join(note) for name, note in notes.items()}
+        stamped, good = stamp(book, scale, made_of)
+        if stamped.is_file() and stamped.read_text(encoding="utf-8") == good:
+            print("The pages are up to date.")
+        else:
+            from bookbuild import render
 
-        say("Rendering …")
-        start = time.monotonic()
-        strict = all(one.holds for one in found)  # a cell that failed leaves numbers out, which Sphinx warns of
-        try:
-            render.build(
-                book.executed(options.scale), book.html, root=book.root, generated=generated, notes=notes, strict=strict
-            )
-        except render.RenderError as error:
-            return [str(error)], False
-        wrong = render.problems(book, options.scale)
-        if not wrong:
-            write_bytes(*stamp(book, mark))
-        print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
+            say("Rendering …")
+            start = time.monotonic()
+            executed = book.executed(scale)
+            try:  # a cell that failed leaves numbers out, which Sphinx warns of
+                render.build(executed, book.html, root=book.root, generated=generated, notes=notes, strict=holds)
+            except render.RenderError as error:
+                show("Problems:", [*wrong, str(error)])
+                return 1, False
+            if bad := render.problems(book):
+                wrong += bad
+            else:
+                write_text(*stamp(book, scale, made_of))
+            print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
     print(f"Open {(book.html / 'index.html').as_uri()}")
-    return wrong, True
-
-
-def _report(title: str, lines: Sequence[str]) -> None:
-    print(f"{title}:")
-    show(lines)
-
-
-def show(lines: Sequence[str]) -> None:
-    """Print lines below what they belong to."""
-    for line in lines:
-        print(f"  {line}")
-
-
-say = functools.partial(print, flush=True)
+    if wrong:
+        show("Problems:", wrong)
+    return 1 if wrong or not holds else 0, True

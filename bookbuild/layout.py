@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sslbook._check import InputError, unknown
-from sslbook._files import read_source
-from sslchapters.data_files import read_yaml, root_of
+from sslchapters.data_files import read_source, read_yaml, root_of
 from sslchapters.running import device_kind
 
 if TYPE_CHECKING:
@@ -20,16 +19,10 @@ if TYPE_CHECKING:
 
 CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
 """The longest that one cell may take before it is stopped, by scale."""
-
 SOURCE = Path(__file__).resolve().parents[1]
 """The source tree that this package lies in."""
-
 PACKAGES = (SOURCE / "sslbook", SOURCE / "sslchapters")
 """The packages of which a chapter's numbers are made."""
-
-
-class NoBookError(InputError):
-    """There is no book here: an installed package brings the library, not the chapters."""
 
 
 @dataclass(frozen=True)
@@ -82,76 +75,60 @@ class Book:
 
 
 def find_book(start: Path | None = None) -> Book:
-    """The book that ``start`` (default: the working folder) lies in, else the one that this package's source lies in.
-
-    Raises NoBookError if there is neither.
-    """
-    root = root_of(start)
-    if root is None:
-        here = (start or Path.cwd()).resolve()
-        raise NoBookError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")
-    return Book(root)
-
-
-_ADDRESS = re.compile(r"https://github\.com/([^/]+)/([^/]+?)(?:\.git)?")
+    """The book that ``start`` (default: the working folder) lies in, else the one that this package's source lies in."""
+    if root := root_of(start):
+        return Book(root)
+    here = (start or Path.cwd()).resolve()
+    raise InputError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository on GitHub, ``https://github.com/OWNER/NAME``; with an empty ``url`` none, and no link that would lead to it."""
+    """A repository on GitHub, ``https://github.com/OWNER/NAME``; with an empty ``url`` none, and no link that would lead to it.
+
+    The theme has buttons, too, but one branch for all of them. Ours that run a chapter lead to the branch `notebooks`, which
+    `.github/workflows/pages.yml` keeps, and those that change it to its Markdown on `main`.
+    """
 
     url: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> Repository:
-        """The repository that the `_config.yml` in ``folder`` names."""
-        told = read_yaml(folder / "_config.yml", dict)
-        return cls(str((told.get("repository") or {}).get("url") or "").rstrip("/"))
-
-    @property
-    def _name(self) -> tuple[str, str]:
-        if (found := _ADDRESS.fullmatch(self.url)) is None:
-            raise ValueError(f"repository: url: got {self.url!r}; https://github.com/OWNER/NAME is needed")
-        return found[1], found[2]
+        """The repository that the `_config.yml` in ``folder`` names; raises InputError unless it is one of GitHub's."""
+        url = str((read_yaml(folder / "_config.yml", dict).get("repository") or {}).get("url") or "")
+        url = url.rstrip("/").removesuffix(".git")
+        if url and not re.fullmatch(r"https://github\.com/[^/]+/[^/]+", url):
+            raise InputError(f"repository: url: got {url!r}; https://github.com/OWNER/NAME is needed")
+        return cls(url)
 
     @property
     def site(self) -> str:
         """The address of the pages, as GitHub publishes them; empty without a repository."""
-        return f"https://{self._name[0].lower()}.github.io/{self._name[1]}" if self.url else ""
+        owner, _, name = self.url.removeprefix("https://github.com/").partition("/")
+        return f"https://{owner.lower()}.github.io/{name}" if self.url else ""
 
     @property
     def requirement(self) -> str:
         """What pip is asked for: the package from the repository; nothing without one, as its bare name is anybody's."""
         return f"sslbook @ git+{self.url}" if self.url else ""
 
-    def launches(self, page: str) -> list[tuple[str, str, str]]:
-        """Buttons that open the notebook of ``page`` in a browser (address, text, tooltip); none without a repository.
-
-        They lead to the branch `notebooks`, which `.github/workflows/pages.yml` keeps.
-        """
+    def buttons(self, page: str, *, notebook: bool) -> dict[str, list[tuple[str, str, str]]]:
+        """Address, text and tooltip of the buttons of a page that run it in a browser, or suggest a change of it."""
         if not self.url:
-            return []
-        place, file = "/".join(self._name), page.rpartition("/")[2] + ".ipynb"
+            return {"launches": [], "suggestions": []}
+        place, file = self.url.removeprefix("https://github.com/"), f"{page.rpartition('/')[2]}.ipynb"
         colab = f"https://colab.research.google.com/github/{place}/blob/notebooks/{file}"
         binder = f"https://mybinder.org/v2/gh/{place}/notebooks?urlpath=lab/tree/{file}"
-        return [
+        source = "data/claims.yml" if page == "chapters/ledger" else f"{page}.md"
+        launches = [
             (colab, "Colab", "Run this chapter in Google Colab"),
             (binder, "Binder", "Run this chapter on Binder"),
         ]
-
-    def suggestions(self, page: str) -> list[tuple[str, str, str]]:
-        """Buttons that edit the source of ``page`` and that report an error; none without a repository."""
-        if not self.url:
-            return []
-        source = "data/claims.yml" if page == "chapters/ledger" else f"{page}.md"
-        return [
+        suggestions = [
             (f"{self.url}/edit/main/{source}", "Edit", "Suggest a change of this page"),
             (f"{self.url}/issues/new?title={page}", "Issue", "Report an error on this page"),
         ]
-
-
-_HEADER = re.compile(r"\A---\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
-_CODE_CELL = re.compile(r"^(`{3,}|:{3,})\{code-cell\}", re.MULTILINE)
+        return {"launches": launches if notebook else [], "suggestions": suggestions}
 
 
 @dataclass(frozen=True)
@@ -177,25 +154,22 @@ class Chapter:
 
 
 def find_chapters(book: Book) -> list[Chapter]:
-    """Every page in `chapters/`, by name; but the ledger, which the build writes.
-
-    Raises InputError for a page with code cells but without the Jupytext header, which everyone would read as plain
-    Markdown, and as `read_source` does.
-    """
+    """Every page in `chapters/`, by name; but the ledger, which the build writes."""
     return [read_chapter(path) for path in sorted(book.chapters.glob("*.md")) if path.stem != "ledger"]
 
 
 def read_chapter(path: Path) -> Chapter:
-    """The page in the file ``path``; raises InputError as `find_chapters` does."""
+    """The page in the file ``path``.
+
+    Raises InputError for a page with code cells but without the Jupytext header, which everyone would read as plain Markdown.
+    """
     text = read_source(path)
-    header = _HEADER.match(text)
-    is_notebook = header is not None and "format_name: myst" in header.group(1)
-    has_code = _CODE_CELL.search(text) is not None
-    if has_code and not is_notebook:
-        raise InputError(
-            f"{path.name}: it has code cells but no Jupytext header (format_name: myst), so they would not run"
-        )
-    return Chapter(path.stem, path, text, runs=has_code)
+    header = re.match(r"---\n(.*?)\n---\s*$", text, re.DOTALL | re.MULTILINE)
+    runs = re.search(r"^(`{3,}|:{3,})\{code-cell\}", text, re.MULTILINE) is not None
+    if runs and (header is None or "format_name: myst" not in header[1]):
+        what = "it has code cells but no Jupytext header (format_name: myst), so they would not run"
+        raise InputError(f"{path.name}: {what}")
+    return Chapter(path.stem, path, text, runs)
 
 
 @dataclass(frozen=True)
@@ -235,13 +209,9 @@ def tags(cell: NotebookNode) -> list[str]:
 
 def parameters(notebook: NotebookNode) -> set[str]:
     """The names that the cell tagged ``parameters`` assigns: what the chapter can be run with."""
-    names: set[str] = set()
-    for cell in code_cells(notebook):
-        if "parameters" in tags(cell):
-            for node in ast.walk(parse_cell(cell.source)):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    names.add(node.id)
-    return names
+    sources = [cell.source for cell in code_cells(notebook) if "parameters" in tags(cell)]
+    nodes = [node for source in sources for node in ast.walk(parse_cell(source))]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def parse_cell(source: str) -> ast.Module:

@@ -18,6 +18,18 @@ TAGS = dict(
     zip(VERDICTS, ("holds", "corrected", "fails", "trend", "trend", "trend", "open", "open", "open"), strict=True)
 )
 """The style class of each verdict's tag, after `sslbook-verdict-`: the style sheet gives it its colour."""
+CODE = re.compile(r"\b[A-C]-[A-Z]\w*")
+"""How a claim's id looks."""
+_BOX = re.compile(r"^`{3,}\{prf:\w+\} .* · (.+)\n:label: (\S+)$", re.MULTILINE)
+_READ = (
+    "Look here before you build on a theorem, a table or a figure of the three papers. "
+    "The page says what became of each claim that the book checks: {} claims, {} checks. "
+    "Each check links to its line in the chapter. "
+    "The line also names the *nearest rivals* (the strongest wrong theories, or the other runs of a record), "
+    "those among them that pass too, and the broken variants that the check *rejects*. "
+    "A check on a mean over seeds passes only if the whole 95% interval satisfies it. "
+    "If a difference must lie between two bounds, the 90% interval is used instead."
+)
 
 
 def all_numbers(book: Book, scale: str) -> list[Number]:
@@ -30,40 +42,13 @@ def all_numbers(book: Book, scale: str) -> list[Number]:
 def problems(entries: Sequence[Entry], numbers: Sequence[Number]) -> list[str]:
     """Where ledger and notebooks contradict each other: an id that no claim has, a verdict that no check stands behind."""
     known = [entry.claim.id for entry in entries]
-    found = [
-        f"{number.chapter}: {number.name}: {unknown('id', number.id, known)}"
-        for number in numbers
-        if number.id is not None and number.id not in known
-    ]
-    return found + [
-        f"{entry.claim.id}: its verdict is {entry.claim.verdict!r}, but no executed check carries its id"
-        for entry in entries
-        if entry.claim.verdict != "open" and not entry.checks
-    ]
-
-
-def page(book: Book, scale: str = "quick") -> str:
-    """The ledger as a page of the book, in MyST Markdown: a summary by verdict, then each chapter's claims with their checks.
-
-    It is made of paragraphs and lists, not of a wide table, so that it reads on a phone; a chapter's open claims are folded.
-    Raises InputError as `read_claims` does.
-    """
-    numbers = all_numbers(book, scale)
-    entries = join(read_claims(book.claims), numbers)
-    chapters = [chapter for chapter in find_chapters(book) if chapter.runs]
-    titles = {chapter.name: chapter.title for chapter in chapters}
-    boxes = stated(chapter.text for chapter in chapters)
-    lines = ["# Ledger", "", *_summary(entries, numbers, scale), ""]
-    for name in dict.fromkeys(entry.claim.chapter for entry in entries):
-        own = [entry for entry in entries if entry.claim.chapter == name]
-        lines += [f"## {titles.get(name) or name.replace('_', ' ').capitalize()}", ""]
-        lines += [f"{{doc}}`Read the chapter <{name}>`." if name in titles else "The chapter is not written yet.", ""]
-        lines += [line for entry in own if entry.claim.verdict != "open" for line in _entry(entry, boxes)]
-        if still := [entry for entry in own if entry.claim.verdict == "open"]:
-            what = "One open claim" if len(still) == 1 else f"{len(still)} open claims"
-            lines += [f'<details class="sslbook-fold"><summary>{what}</summary>', ""]  # Markdown goes on inside it
-            lines += [*(line for entry in still for line in _entry(entry, boxes)), "</details>", ""]
-    return "\n".join(lines)
+    lost = [number for number in numbers if number.id is not None and number.id not in known]
+    found = [f"{number.chapter}: {number.name}: {unknown('id', str(number.id), known)}" for number in lost]
+    for entry in entries:
+        verdict = entry.claim.verdict
+        if verdict != "open" and not entry.checks:
+            found.append(f"{entry.claim.id}: its verdict is {verdict!r}, but no executed check carries its id")
+    return found
 
 
 def stated(pages: Iterable[str]) -> dict[str, list[str]]:
@@ -76,33 +61,45 @@ def stated(pages: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-_BOX = re.compile(r"^`{3,}\{prf:\w+\} .* · (.+)\n:label: (\S+)$", re.MULTILINE)
-CODE = re.compile(r"\b[A-C]-[A-Z]\w*")
-"""How a claim's id looks."""
+def page(book: Book, scale: str = "quick") -> str:
+    """The ledger as a page of the book, in MyST Markdown: a summary by verdict, then each chapter's claims with their checks.
 
+    It is made of paragraphs and lists, not of a wide table, so that it reads on a phone; a chapter's open claims are folded.
+    Raises InputError as `read_claims` does.
+    """
+    numbers = all_numbers(book, scale)
+    entries = join(read_claims(book.claims), numbers)
+    chapters = {chapter.name: chapter for chapter in find_chapters(book) if chapter.runs}
+    boxes = stated(chapter.text for chapter in chapters.values())
 
-def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) -> list[str]:
     counts = Counter(entry.claim.verdict for entry in entries)
     machines = sorted({f"{number.device_name}, torch {number.versions.get('torch', '?')}" for number in numbers})
-    checks = sum(len(entry.checks) for entry in entries)
+    made = f"These numbers come from the book's own run at the scale `{scale}` on {_plain('; '.join(machines))}."
     letters = sorted({entry.claim.paper for entry in entries} & set(PAPERS))
     papers = ", ".join(f"**{letter}** is {{cite:t}}`{PAPERS[letter]}`" for letter in letters)
-    made = f"These numbers come from the book's own run at the scale `{scale}`"
-    return [
-        "Look here before you build on a theorem, a table or a figure of the three papers. "
-        f"The page says what became of each claim that the book checks: {len(entries)} claims, {checks} checks. "
-        "Each check links to its line in the chapter. "
-        "The line also names the *nearest rivals* (the strongest wrong theories, or the other runs of a record), "
-        "those among them that pass too, and the broken variants that the check *rejects*. "
-        "A check on a mean over seeds passes only if the whole 95% interval satisfies it. "
-        "If a difference must lie between two bounds, the 90% interval is used instead.",
-        f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
+    lines = [
+        "# Ledger",
+        "",
+        _READ.format(len(entries), sum(len(entry.checks) for entry in entries)),
+        made if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. "
         "Some steps are printed for one of two networks (*towers*); this counts as a fault only if the claim is about the step.",
         "",
         *(f"- {_tag(verdict)} {counts[verdict]}: {meaning}." for verdict, meaning in VERDICTS.items()),
+        "",
     ]
+    for name in dict.fromkeys(entry.claim.chapter for entry in entries):
+        own = [entry for entry in entries if entry.claim.chapter == name]
+        still = [entry for entry in own if entry.claim.verdict == "open"]
+        lines += [f"## {chapters[name].title if name in chapters else name.replace('_', ' ').capitalize()}", ""]
+        lines += [f"{{doc}}`Read the chapter <{name}>`." if name in chapters else "The chapter is not written yet.", ""]
+        lines += [line for entry in own if entry not in still for line in _entry(entry, boxes)]
+        if still:
+            what = "One open claim" if len(still) == 1 else f"{len(still)} open claims"
+            lines += [f'<details class="sslbook-fold"><summary>{what}</summary>', ""]  # Markdown goes on inside it
+            lines += [*(line for entry in still for line in _entry(entry, boxes)), "</details>", ""]
+    return "\n".join(lines)
 
 
 def _tag(verdict: str) -> str:
@@ -110,6 +107,7 @@ def _tag(verdict: str) -> str:
 
 
 def _entry(entry: Entry, boxes: Mapping[str, Sequence[str]]) -> list[str]:
+    """A claim, its note, and its checks: what was compared, as a link to where it passed, and the result with its bar."""
     claim = entry.claim
     here = ", ".join(f"{{prf:ref}}`{label}`" for label in boxes.get(claim.id, ()))
     lines = [
@@ -124,19 +122,16 @@ def _entry(entry: Entry, boxes: Mapping[str, Sequence[str]]) -> list[str]:
     elif claim.errata:
         lines += ["", f"See the {{ref}}`errata <{claim.errata}>`."]
     if entry.numbers:
-        checks = [_check(number) for number in entry.numbers]
-        begin = f'<details class="sslbook-checked"><summary>{counted(len(checks), "check")}</summary>'
-        lines += ["", begin, "", "{.sslbook-checks}", *checks, "", "</details>"]
+        summary = f"<summary>{counted(len(entry.numbers), 'check')}</summary>"
+        lines += ["", f'<details class="sslbook-checked">{summary}', "", "{.sslbook-checks}"]
+        for number in entry.numbers:
+            address = f"{number.chapter}.html" + (f"#{number.anchor}" if number.anchor else "")
+            result = _plain(" ".join(outcome(number))) + ("" if number.criterion.asserts else " (measured)")
+            result += f" {CROSS} fails in this run" if number.failure else ""
+            shown = _plain(number.what) if number.what else f"<code>{number.name}</code>"
+            lines.append(f'- <a href="{address}">{shown}</a> {result}')
+        lines += ["", "</details>"]
     return [*lines, ""]
-
-
-def _check(number: Number) -> str:
-    """One check as a list item: what was compared, as a link to where it passed, and the result with its bar."""
-    address = f"{number.chapter}.html" + (f"#{number.anchor}" if number.anchor else "")
-    result = _plain(" ".join(outcome(number))) + ("" if number.criterion.asserts else " (measured)")
-    result += f" {CROSS} fails in this run" if number.failure else ""
-    shown = _plain(number.what) if number.what else f"<code>{number.name}</code>"
-    return f'- <a href="{address}">{shown}</a> {result}'
 
 
 def _words(text: str) -> str:
@@ -153,9 +148,6 @@ def _words(text: str) -> str:
 def _plain(text: str) -> str:
     """Text that Markdown shows as it is; what stands between backticks is code."""
     return re.sub(r"(`[^`]+`)|([\\`*_<>\[\]$|{}])", lambda found: found[1] or "\\" + found[2], text)
-
-
-# --- margins: a check that a rival nearly passes says little of the theory ----------------------------------------------
 
 
 def margins(numbers: Iterable[Number]) -> list[tuple[float, str, Number]]:
@@ -193,12 +185,3 @@ def _times(test: Criterion, value: Value) -> float:
             same = sign * bound > 0 and sign * value > 0
             shares.append(value / bound if same else 1 + far / size if size else 1.0)
     return max(shares)
-
-
-def margin_lines(found: Sequence[tuple[float, str, Number]], most: int) -> list[str]:
-    """The first margins as lines."""
-    lines = ["rival/bar  check and its nearest rival"]
-    for times, nearest, number in found[:most]:
-        who = f"{number.chapter}: {number.name}" + (f" ({number.id})" if number.id else "")
-        lines.append(f"{times:9.3g}  {who} {number.criterion}; {nearest}")
-    return lines

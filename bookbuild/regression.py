@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from bookbuild.layout import Book, find_chapters
@@ -27,15 +26,13 @@ from sslchapters.values import RECORD_KEY, Number, Value, allowed, apart, mean_o
 
 SEED = 0
 """The seed whose numbers are held; with another one the claims are."""
+CLAIMS = "claims"
+"""The key in an expected file under which the names of a chapter's claims stand."""
 
 Formats = Mapping[tuple[str, str], Sequence[str]]
 """The formats in which the pages print a number, by chapter and name."""
-
 Held = Mapping[str, Value | None]
 """What each number of a chapter was, by name; None for a claim, which is held by its own test."""
-
-CLAIMS = "claims"
-"""The key in an expected file under which the names of a chapter's claims stand."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +83,16 @@ def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -
     """What became of each of ``chapters``, all executed; numbers are compared at the book's own seed alone."""
     formats, found = printed_as(book), []
     for chapter in chapters:
-        if not (book.executed(scale) / f"{chapter}.ipynb").is_file():
+        path = book.executed(scale) / f"{chapter}.ipynb"
+        if not path.is_file():
             found.append(Comparison(chapter, 0, ("it could not be executed",)))
             continue
-        notebook = _notebook(book, chapter, scale)
-        all_ = _numbers(notebook, chapter, scale)
+        all_ = read_numbers(book, chapter, scale)
         whole = [number for number in all_ if number.part_of is None]
-        held = read_expected(book.expected(chapter, scale))
-        moved = differences(whole, held, formats) if seed == SEED else []
-        failed = tuple(notebook["metadata"].get(RECORD_KEY, {}).get("failed", ()))
+        moved = differences(whole, read_expected(book.expected(chapter, scale)), formats) if seed == SEED else []
+        failed = json.loads(path.read_text(encoding="utf-8"))["metadata"].get(RECORD_KEY, {}).get("failed", ())
         checks = tuple(number for number in whole if number.failure)
-        found.append(Comparison(chapter, len(all_), failed, checks, tuple(moved)))
+        found.append(Comparison(chapter, len(all_), tuple(failed), checks, tuple(moved)))
     return found
 
 
@@ -113,9 +109,8 @@ def differences(found: Iterable[Number], held: Held, formats: Formats) -> list[M
             same_kind = isinstance(was, Interval) == isinstance(number.result, Interval)
             if not (same_kind and apart(number, was) <= may):
                 moved.append(Moved(name, number.result, was, may))
-    return moved + [
-        Moved(name, None, "a claim" if was is None else was) for name, was in held.items() if name not in numbers
-    ]
+    gone = {name: was for name, was in held.items() if name not in numbers}
+    return moved + [Moved(name, None, "a claim" if was is None else was) for name, was in gone.items()]
 
 
 def printed_as(book: Book) -> dict[tuple[str, str], list[str]]:
@@ -129,14 +124,7 @@ def printed_as(book: Book) -> dict[tuple[str, str], list[str]]:
 
 def read_numbers(book: Book, chapter: str, scale: str) -> list[Number]:
     """The numbers of an executed chapter; raises FileNotFoundError if it is not executed, InputError for a name given twice."""
-    return _numbers(_notebook(book, chapter, scale), chapter, scale)
-
-
-def _notebook(book: Book, chapter: str, scale: str) -> dict[str, Any]:
-    return dict(json.loads((book.executed(scale) / f"{chapter}.ipynb").read_text(encoding="utf-8")))
-
-
-def _numbers(notebook: Mapping[str, Any], chapter: str, scale: str) -> list[Number]:
+    notebook = json.loads((book.executed(scale) / f"{chapter}.ipynb").read_text(encoding="utf-8"))
     try:
         return list(numbers(notebook))
     except ValueError as error:
@@ -149,33 +137,14 @@ def read_expected(path: Path) -> dict[str, Value | None]:
         return {}
     try:
         content = read_finite(path)
-        claims = content.pop(CLAIMS, "").split()
-        return {
-            name: Interval(*was) if isinstance(was, list) else _real(was) for name, was in content.items()
-        } | dict.fromkeys(claims)
+        found: dict[str, Value | None] = dict.fromkeys(content.pop(CLAIMS, "").split())
+        for name, was in content.items():
+            if not isinstance(was, list) and type(was) not in (int, float):
+                raise TypeError(f"{was!r} is no number")
+            found[name] = Interval(*was) if isinstance(was, list) else was
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a file of expected numbers ({error})") from None
-
-
-def _real(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} is no number")
-    return value
-
-
-def update(book: Book, chapter: str, scale: str) -> list[Moved]:
-    """Make an executed chapter's measured numbers and claims the expected ones; returns the differences that this accepted.
-
-    What agrees stays as it is, so that rounding makes no diff.
-    """
-    path = book.expected(chapter, scale)
-    found, held = [n for n in read_numbers(book, chapter, scale) if n.part_of is None], read_expected(path)
-    accepted = differences(found, held, printed_as(book))
-    if accepted:
-        news = {moved.name for moved in accepted}
-        now = {n.name: None if n.criterion.asserts else n.result if n.name in news else held[n.name] for n in found}
-        write_expected(path, now)
-    return accepted
+    return found
 
 
 def write_expected(path: Path, held: Held) -> None:
@@ -186,16 +155,28 @@ def write_expected(path: Path, held: Held) -> None:
     write_text(path, f"{{\n{lines}\n}}\n")
 
 
+def update(book: Book, chapter: str, scale: str) -> list[Moved]:
+    """Make an executed chapter's measured numbers and claims the expected ones; returns the differences that this accepted.
+
+    What agrees stays as it is, so that rounding makes no diff.
+    """
+    path = book.expected(chapter, scale)
+    found, held = [n for n in read_numbers(book, chapter, scale) if n.part_of is None], read_expected(path)
+    if accepted := differences(found, held, printed_as(book)):
+        news = {moved.name for moved in accepted}
+        now = {n.name: None if n.criterion.asserts else n.result if n.name in news else held[n.name] for n in found}
+        write_expected(path, now)
+    return accepted
+
+
 def left_out(book: Book, chapter: str, scale: str) -> list[str]:
     """Where the expected file of another scale has other names: a sentence each, with the command that mends it."""
     here, said = set(read_expected(book.expected(chapter, scale))), []
     for other in SCALES:
         path = book.expected(chapter, other)
-        if path.exists() and (apart := here ^ set(read_expected(path))):
-            names = ", ".join(sorted(apart))
-            said.append(
-                f"{book.shown(path)} has others: {names}; sslbook regression {chapter} --scale {other} --update"
-            )
+        if path.exists() and (names := ", ".join(sorted(here ^ set(read_expected(path))))):
+            mend = f"sslbook regression {chapter} --scale {other} --update"
+            said.append(f"{book.shown(path)} has others: {names}; {mend}")
     return said
 
 
@@ -203,7 +184,12 @@ def left_out(book: Book, chapter: str, scale: str) -> list[str]:
 
 
 def _rows(found: Iterable[Comparison]) -> list[tuple[str, str, str, str]]:
-    return [(one.chapter, m.name, _short(m.here), _short(m.there)) for one in found for m in one.moved]
+    """The numbers that moved: chapter, name, here, what the book has."""
+
+    def words(value: Value | str | None) -> str:
+        return "none" if value is None else value if isinstance(value, str) else short(value)
+
+    return [(one.chapter, m.name, words(m.here), words(m.there)) for one in found for m in one.moved]
 
 
 def table(found: Iterable[Comparison]) -> list[str]:
@@ -218,30 +204,22 @@ def differ(count: int) -> str:
     return f"{counted(count, 'number')} {'differs' if count == 1 else 'differ'} on this machine"
 
 
-def _short(value: Value | str | None) -> str:
-    return "none" if value is None else value if isinstance(value, str) else short(value)
-
-
 def write_junit(path: Path, found: Sequence[Comparison], scale: str) -> None:
     """Write what was compared as a JUnit file: a suite for each chapter, a case for each thing that is not as it should be."""
     root = ElementTree.Element("testsuites")
     for one in found:
-        failures = len(one.checks) + len(one.moved)
-        counts = {"tests": max(one.count, failures) + len(one.cells), "failures": failures, "errors": len(one.cells)}
+        failures, errors = len(one.checks) + len(one.moved), len(one.cells)
+        counts = {"tests": max(one.count, failures) + errors, "failures": failures, "errors": errors}
         told = {"name": f"{one.chapter} ({scale})", **{name: str(count) for name, count in counts.items()}}
         suite = ElementTree.SubElement(root, "testsuite", told)
-        kinds = [("error" if number < len(one.cells) else "failure", text) for number, text in enumerate(one.lines)]
-        for kind, text in kinds or [("", "all numbers: as expected")]:
-            text = _UNPRINTABLE.sub("", text)
+        for number, text in enumerate(one.lines or ["all numbers: as expected"]):
+            text = re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)  # what XML can't hold
             case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=text.partition(": ")[0])
-            if kind:
+            if one.lines:
+                kind = "error" if number < errors else "failure"
                 ElementTree.SubElement(case, kind, message=text.splitlines()[0]).text = text
     path.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
-
-
-_UNPRINTABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML can't hold."""
 
 
 def note(found: Comparison) -> tuple[str, str]:
@@ -249,19 +227,17 @@ def note(found: Comparison) -> tuple[str, str]:
     top = foot = ""
     if not found.holds:
         failed = [counted(len(part), what) for part, what in ((found.checks, "check"), (found.cells, "cell")) if part]
-        links = [
+        rows = [
             f'<a href="#check-{n.name}"><code>{n.name}</code></a>: {html.escape(typeset(n.failure))}'
             for n in found.checks
         ]
-        items = "".join(f"<li>{row}</li>" for row in [*links, *(html.escape(c.splitlines()[0]) for c in found.cells)])
+        rows += [html.escape(cell.splitlines()[0]) for cell in found.cells]
         title = f'<p class="admonition-title">In this run {" and ".join(failed)} failed</p>'
-        top = f'<div class="admonition warning">{title}<ul>{items}</ul></div>'
+        top = f'<div class="admonition warning">{title}<ul>{"".join(f"<li>{row}</li>" for row in rows)}</ul></div>'
     if found.moved:
-        differ = (
-            f"{counted(len(found.moved), 'number')} {'differs' if len(found.moved) == 1 else 'differ'} on this machine"
-        )
         claims = "no claim does" if found.holds else "what failed stands at the top"
-        foot = f'<p class="sslbook-moved"><a href="reproduce.html#on-this-machine">{differ}</a>; {claims}.</p>'
+        link = f'<a href="reproduce.html#on-this-machine">{differ(len(found.moved))}</a>'
+        foot = f'<p class="sslbook-moved">{link}; {claims}.</p>'
     return top, foot
 
 

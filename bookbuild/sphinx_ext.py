@@ -37,10 +37,11 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
 import sslbook
-from bookbuild import cells, notebooks
+from bookbuild import cells, markdown, notebooks
 from bookbuild.cells import TIME, opening
 from bookbuild.layout import Repository
 from bookbuild.ledger import CODE
@@ -51,6 +52,7 @@ from sslchapters.records import recorded
 from sslchapters.values import ROLES, entry_anchor, glue, named, printed, readable, typeset
 
 ASSETS = Path(__file__).parent / "assets"
+_LOG = logging.getLogger(__name__)
 LONGEST = 160
 """Characters of a description: what result pages show."""
 _BODIES = "sslbook_bodies"  # where Sphinx's application keeps the chapters' HTML till all pages are there
@@ -61,7 +63,6 @@ MATHJAX: dict[str, Any] = {
 }
 """What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
 _DROPPED = ("sphinx_thebe", "sphinx_comments")  # what they have connected: Jupyter Book always loads them
-_MATHS = 'class="math '  # as Sphinx writes each formula, in a line or on display
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -84,13 +85,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
     app.connect("doctree-read", _unique_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
-    app.connect("doctree-resolved", _hold_punctuation)
     app.connect("doctree-resolved", _mark, priority=900)
     app.connect("html-page-context", _page, priority=900)
     app.connect("build-finished", _write_notebooks)
     app.add_css_file("sslbook/icons.css", priority=850)
-    app.add_css_file("bookbuild.css", priority=900)
-    app.add_js_file("bookbuild.js", loading_method="defer")
+    app.add_css_file("sslbook/book.css", priority=900)
+    app.add_js_file("sslbook/book.js", loading_method="defer")
     app.add_js_file("sslbook/formulas.js", loading_method="defer")  # before MathJax: it says when to typeset what
     return {"version": sslbook.__version__, "parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -200,93 +200,63 @@ class AuthorYearStyle(PlainStyle):
 
 
 def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
-    """Print the numbers pasted into the prose as numbers are printed; `render.problems` expects them in this form."""
+    """Print the numbers pasted into the prose as numbers are printed, and keep "95 %" in one line."""
     for node in doctree.findall(nodes.inline):
         if "pasted-text" in node["classes"]:
             for text in list(node.findall(nodes.Text)):
                 text.parent.replace(text, nodes.Text(typeset(text.astext())))
-    for text in list(doctree.findall(nodes.Text)):  # "95 %" in one line
+    for text in list(doctree.findall(nodes.Text)):
         if " %" in text and not isinstance(text.parent, _VERBATIM):
             text.parent[text.parent.index(text)] = nodes.Text(_PERCENT.sub("\u00a0%", text.astext()))
 
 
 _VERBATIM = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block)
 _PERCENT = re.compile(r"(?<=\d) %")
-_OPENING = re.compile(r"[(\[“‘\"']+$")
-_CLOSING = re.compile(r"^[^\w\s(\[“‘—–/·]+(?:\w{1,2}\b)?")  # also the ’s and the -th of an index
-
-
-def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
-    """Keep an inline formula on one line with the punctuation around it: browsers may break beside any picture."""
-    for formula in list(doctree.findall(nodes.math)):
-        parent = formula.parent
-        at = parent.index(formula)
-        before, after = (parent[i] if 0 <= i < len(parent) else None for i in (at - 1, at + 1))
-        opening = _OPENING.search(before.astext()) if isinstance(before, nodes.Text) else None
-        closing = _CLOSING.match(after.astext()) if isinstance(after, nodes.Text) else None
-        # by place: parent.replace finds the first *equal* text, and one full stop is like another
-        if closing is not None and after is not None:
-            parent[at + 1] = nodes.Text(after.astext()[closing.end() :])
-        if opening is not None and before is not None:
-            parent[at - 1] = nodes.Text(before.astext()[: opening.start()])
-        if opening or closing:
-            held = nodes.inline(classes=["sslbook-nobreak"])
-            parent[at] = held
-            held += [nodes.Text(opening[0])] if opening else []
-            held += formula
-            held += [nodes.Text(closing[0])] if closing else []
 
 
 def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     """Tell a chapter's time, open it with its picture, fold its checks, and mark its cells for the reader's notebook."""
     notebook = Path(app.srcdir) / f"{pagename}.ipynb"
     if notebook.exists():
-        cells.tell_time(doctree, cells.time_of(notebook))
+        for box in [node for node in opening(doctree) if isinstance(node, nodes.admonition)][:1]:
+            box += nodes.paragraph("", cells.time_of(notebook), classes=[TIME])
         cells.open_with_picture(doctree)
         cells.fold_checks(doctree)
         cells.fold_code(doctree)
-        notebooks.mark_cells(doctree)
-
-
-@functools.cache
-def _repository(app: Sphinx) -> Repository:
-    return Repository.read(Path(app.srcdir))
+        markdown.mark_cells(doctree)
 
 
 def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
     """Write the reader's notebook of each chapter, from its page, once all pages are there."""
-    if error is not None:
-        return
-    bodies = getattr(app, _BODIES, {})
+    bodies = {} if error else getattr(app, _BODIES, {})
     names = [posixpath.basename(page) for page in bodies]
-    repository = _repository(app)
+    repository = Repository.read(Path(app.srcdir))
     for page, body in bodies.items():
         name = posixpath.basename(page)
         executed = nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4)
-        pieces = notebooks.pieces(body, notebooks.Links(names, repository.site))
+        pieces = markdown.pieces(body, names, repository.site)
         notebook = notebooks.reader_notebook(name, executed, pieces, repository.requirement)
         notebooks.write(notebook, Path(app.outdir) / notebooks.NOTEBOOKS / f"{name}.ipynb")
 
 
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Say in the page's head what it is about and where it lives, give it its buttons, and put its HTML right."""
+    repository = Repository.read(Path(app.srcdir))
     is_notebook = context["is_notebook"] = (Path(app.srcdir) / f"{pagename}.ipynb").exists()
     if doctree is not None:
         title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
         book = str(app.config.html_title or app.config.project)
         if title == book:
             context["docstitle"] = ""  # the theme would say it twice
-        about, address = description(doctree), _repository(app).site
-        context["metatags"] += head(title=title, book=book, page=pagename, about=about, site=address)
-    context["launches"] = _repository(app).launches(pagename) if is_notebook else []
-    context["suggestions"] = _repository(app).suggestions(pagename) if doctree is not None else []
+        context["metatags"] += head(title, book, pagename, description(doctree), repository.site)
+        context.update(repository.buttons(pagename, notebook=is_notebook))
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
-        context["body"] = _mend(cells.move_set_up(notebooks.without_marks(context["body"])))
-    without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
+        context["body"] = _mend(cells.move_set_up(markdown.without_marks(context["body"])))
     if pagename == "chapters/ledger":
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
+    without = "|mathjax|formulas" if 'class="math ' not in context.get("body", "") else ""  # 1.8 MB for no formula
     dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
     for kind in ("script_files", "css_files"):  # by file name and inline text
         texts = [f"{getattr(i, 'filename', i)} {getattr(i, 'attributes', {}).get('body', '')}" for i in context[kind]]
@@ -308,13 +278,12 @@ def description(doctree: nodes.document) -> str:
     return textwrap.shorten(said, LONGEST, placeholder=" …")
 
 
-def head(*, title: str, book: str, page: str, about: str, site: str) -> str:
+def head(title: str, book: str, page: str, about: str, site: str) -> str:
     """The lines for a page's head. Addresses are absolute or of no use, so those need a ``site``."""
     told = {"og:title": title, "og:site_name": book, "og:type": "article" if title != book else "website"}
-    lines = []
+    lines = [f'<meta name="description" content="{html.escape(about)}">'] if about else []
     if about:
         told["og:description"] = about
-        lines.append(f'<meta name="description" content="{html.escape(about)}">')
     if site:
         told["og:url"] = f"{site}/{page}.html"
         told["og:image"] = f"{site}/_static/sslbook/social.png"  # drawn by tools/make_cover.py
@@ -343,15 +312,7 @@ _JOINT = re.compile(r"(?<=\w)([_/=,]|\.(?!\d))(?=\w)")
 _BREAK = r"\1<wbr>"
 _TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
 _FORMULA = re.compile(r"\\\((.*?)\\\)", re.DOTALL)
-_ROLES = {
-    "table": "table",
-    "caption": "caption",
-    "thead": "rowgroup",
-    "tbody": "rowgroup",
-    "tr": "row",
-    "th": "columnheader",
-    "td": "cell",
-}
+_ROLES = {"table": "table", "caption": "caption", "thead": "rowgroup", "tbody": "rowgroup", "tr": "row", "td": "cell"}
 _STACK_FROM = 4  # columns: narrower tables fit on a phone
 
 
@@ -368,7 +329,9 @@ def _stacking(table: str) -> str:
     outer[0]["class"] = " ".join([*outer[0].get_attribute_list("class"), "sslbook-stack"])
     for name, role in _ROLES.items():
         for tag in soup.find_all(name):
-            tag["role"] = "rowheader" if name == "th" and tag.find_parent("tbody") else role
+            tag["role"] = role
+    for tag in soup.find_all("th"):
+        tag["role"] = "rowheader" if tag.find_parent("tbody") else "columnheader"
     for row in soup.select("tbody tr"):
         for cell, label in zip(row.find_all(["td", "th"]), labels, strict=True):
             cell["data-label"] = label
@@ -394,6 +357,7 @@ def functions() -> dict[str, set[str]]:
 
 
 def _edit(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
+    """Let autodoc show docstrings as the page has them."""
     lines[:] = edited(lines, inspect.signature(thing).parameters if callable(thing) else ())
 
 
@@ -416,56 +380,53 @@ def edited(lines: Iterable[str], names: Iterable[str]) -> list[str]:
 
 
 def _annotate(app: Sphinx, doctree: nodes.document) -> None:
+    """Name functions and verdicts below statements; each ``module.name`` on the notation page leads to where it is explained."""
     annotate(doctree, functions(), {claim.id: claim for claim in read_claims(data_files.folder() / "claims.yml")})
-    if app.env.docname == NOTATION:
-        _link_names(doctree)
+    for code in list(doctree.findall(nodes.literal)) if app.env.docname == NOTATION else ():
+        text = code.astext()
+        name = text if text.startswith((f"{PACKAGE}.", "sslchapters.")) else f"{PACKAGE}.{text}"
+        if "." in text and exists(name):
+            code.replace_self(_link("", nodes.literal("", text), "py", "obj", name))
+        elif re.fullmatch(r"\w+(\.\w+)+", text):
+            _LOG.warning("the notation names %s, which does not exist", text, location=code)
 
 
-def _link_names(doctree: nodes.Element) -> None:
-    """Let each ``module.name`` in code, as the notation page has them, lead to where that name is explained."""
-    for code in list(doctree.findall(nodes.literal)):
-        name = code.astext() if code.astext().startswith("sslchapters.") else f"{PACKAGE}.{code.astext()}"
-        if "." in code.astext() and exists(name):
-            code.replace_self(_function(name, code.astext()))
+def _link(rawsource: str, shown: nodes.Element, domain: str, kind: str, target: str) -> addnodes.pending_xref:
+    """A link that Sphinx resolves, and warns of where it can't."""
+    warn = domain == "std"
+    return addnodes.pending_xref(
+        rawsource, shown, refdomain=domain, reftype=kind, reftarget=target, refexplicit=True, refwarn=warn
+    )
 
 
 def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: Mapping[str, Claim]) -> None:
     """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
+
+    def reference(text: str, label: str) -> addnodes.pending_xref:
+        return _link("", nodes.inline("", text), "std", "ref", label)
+
+    def verdict(claim: Claim) -> list[nodes.Node]:
+        said = "holds as corrected here" if claim.verdict == "holds with the correction" else claim.verdict
+        errata = [nodes.Text(" ("), reference("errata", claim.errata), nodes.Text(")")] if claim.errata else []
+        return [reference(claim.id, entry_anchor(claim.id)), nodes.Text(f" {said}"), *errata]
+
     elements = doctree.findall(nodes.Element)
     for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
         names = sorted(computed.get(str(box["label"]), ()))
-        links: list[list[nodes.Node]] = [[_function(name, offered()[name])] for name in names]
+        links: list[list[nodes.Node]] = [[_link("", nodes.literal("", offered()[n]), "py", "obj", n)] for n in names]
         title = box.next_node(nodes.title)
-        codes = CODE.findall(title.astext() if title else "")
-        stated = [claims[code] for code in codes if code in claims]
-        verdicts = [_verdict(claim) for claim in stated]
+        stated = [claims[code] for code in CODE.findall(title.astext() if title else "") if code in claims]
         content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
         ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
         theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
-        for begin, between, items, end in (("In the library: ", ", ", links, "."), (theirs, "; ", verdicts, ours)):
+        rows = (("In the library: ", ", ", links, "."), (theirs, "; ", [verdict(claim) for claim in stated], ours))
+        for begin, between, items, end in rows:
             if items:
                 line = nodes.paragraph("", begin, classes=["sslbook-functions"])
                 for number, item in enumerate(items):
                     line += [nodes.Text(between if number else ""), *item]
                 line += nodes.Text(end)
                 (content or [box])[-1].append(line)
-
-
-def _function(name: str, text: str) -> addnodes.pending_xref:
-    code = nodes.literal("", text)
-    return addnodes.pending_xref("", code, refdomain="py", reftype="obj", reftarget=name, refexplicit=True)
-
-
-def _verdict(claim: Claim) -> list[nodes.Node]:
-    verdict = "holds as corrected here" if claim.verdict == "holds with the correction" else claim.verdict
-    said = [_label(claim.id, entry_anchor(claim.id)), nodes.Text(f" {verdict}")]
-    return [*said, nodes.Text(" ("), _label("errata", claim.errata), nodes.Text(")")] if claim.errata else said
-
-
-def _label(text: str, label: str) -> addnodes.pending_xref:
-    return addnodes.pending_xref(
-        "", nodes.inline("", text), refdomain="std", reftype="ref", reftarget=label, refexplicit=True, refwarn=True
-    )
 
 
 def _resolve(
@@ -479,23 +440,15 @@ def _resolve(
         return content
     if not exists(target):
         return None
-    place, domain = str(node.get("refdoc", PAGE)), env.get_domain("py")
-    for name in _entries(target):
-        found: nodes.Node | None = domain.resolve_xref(env, place, app.builder, "obj", name, node, content)
-        if found is not None:
-            return found
-    return content
-
-
-def _entries(name: str) -> Iterator[str]:
-    """What the page may call a full name and, after it, each of its owners."""
-    parts = name.split(".")
-    for cut in range(len(parts), 1, -1):
+    place, domain, parts = str(node.get("refdoc", PAGE)), env.get_domain("py"), target.split(".")
+    for cut in range(len(parts), 1, -1):  # what the page may call it and, after it, each of its owners
         owner = ".".join(parts[:cut])
-        if promised := offered().get(owner):
-            yield ".".join([PACKAGE, promised, *parts[cut:]])
-            yield f"{PACKAGE}.{promised}"
-        yield owner
+        promised = f"{PACKAGE}.{offered()[owner]}" if owner in offered() else owner
+        for name in (".".join([promised, *parts[cut:]]), promised, owner):
+            found: nodes.Node | None = domain.resolve_xref(env, place, app.builder, "obj", name, node, content)
+            if found is not None:
+                return found
+    return content
 
 
 def exists(name: str) -> bool:

@@ -13,9 +13,9 @@ from sslbook.networks.siamese import Networks as Networks
 from sslbook.networks.siamese import ResNet18 as ResNet18
 from sslbook.networks.small import mlp as mlp
 from sslbook.operator.covariance import CovarianceOperator as CovarianceOperator
-from sslbook.operator.covariance import EigenPairs as EigenPairs
 from sslbook.operator.covariance import covariance_operator as covariance_operator
 from sslbook.operator.covariance import intra_operator as intra_operator
+from sslbook.operator.eigen import EigenPairs as EigenPairs
 from sslbook.training.augment import Pipeline as Pipeline
 from sslbook.training.augment import random_view as random_view
 from sslbook.training.evaluate import effective_rank as effective_rank

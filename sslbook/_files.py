@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import reprlib
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,6 @@ from sslbook._check import InputError
 
 PART = ".part"
 """How the name ends of a file that is being written; a process that is killed leaves one, with a dot in front."""
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 @contextmanager
@@ -72,10 +70,10 @@ def user_path(place: str | Path) -> Path:
 
 def require_file(path: Path) -> None:
     """Raise OSError, naming it, for what is no file: a pipe would be waited for, for ever."""
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if not path.is_file():
-        missing = not path.exists()
-        code, what = (errno.ENOENT, os.strerror(errno.ENOENT)) if missing else (errno.EINVAL, "Not a file")
-        raise OSError(code, what, str(path))
+        raise OSError(errno.EINVAL, "Not a file", str(path))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -94,21 +92,6 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text in UTF-8 ({error})") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def read_source(path: Path) -> str:
-    """A text that people write, as by `read_text`; raises InputError, naming file and line, for a character that isn't seen.
-
-    These are control characters but for the tab, separators of lines and paragraphs, of which each parser makes another line,
-    and a byte order mark that isn't in front.
-    """
-    text = read_text(path)
-    if unseen := _UNSEEN.search(text):
-        line = text.count("\n", 0, unseen.start()) + 1
-        raise InputError(
-            f"{path}:{line}: it holds the character U+{ord(unseen[0]):04X}, which no editor shows; remove it"
-        )
-    return text
 
 
 def require_writable(folder: Path, room: int = 0) -> None:
@@ -134,14 +117,11 @@ def write_text(target: Path, text: str) -> None:
 
 def read_finite(path: Path) -> Any:
     """What a JSON file holds; raises ValueError for one that is damaged, or has a NaN or an infinity, which JSON lacks."""
-    try:
-        return json.loads(read_text(path), parse_constant=_not_finite)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"{word} is no finite number")
 
-def _not_finite(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no finite number")
+    return json.loads(read_text(path), parse_constant=refuse)
 
 
 def require_parts(held: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> None:
@@ -187,7 +167,7 @@ def commit() -> str | None:
 
 def ask_git(*arguments: str) -> str | None:
     """What git says of the source tree; None for a package that lies deeper in a repository, or untracked: that one isn't ours."""
-    env = {name: value for name, value in os.environ.items() if re.match("GIT_(?!CONFIG)", name) is None}
+    env = {name: value for name, value in os.environ.items() if name.startswith("GIT_CONFIG") or name[:4] != "GIT_"}
     asked = (("rev-parse", "--show-prefix"), ("ls-files", "."), arguments)
     ask = partial(check_output, cwd=SOURCE, env=env, text=True, stderr=DEVNULL, timeout=30)
     try:

@@ -1,10 +1,11 @@
-"""This machine: its cores and its name, and worker processes with one thread each and an allocator that suits them.
+"""This machine: its cores and processors, the allocator, and the signals that ask a process to stop.
 
-And the signals that ask a process to stop: Ctrl-C, SIGTERM, a terminal that closes, and those that clusters send before the end.
+Those signals are Ctrl-C, SIGTERM, a terminal that closes, and what clusters send before the end of a job.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import io
@@ -16,37 +17,34 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from sslbook._check import require_whole
-
 if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
-
-WORKER_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    # glibc gives freed blocks back to the system at once, and a training step spends as long on page faults as on arithmetic
-    "MALLOC_MMAP_THRESHOLD_": "1000000000",
-    "MALLOC_TRIM_THRESHOLD_": "2000000000",
-}
-
-
-LARGEST_OLD = 32 * 2**20
-"""The largest M_MMAP_THRESHOLD that mallopt documents, in bytes."""
-_POLL_SECONDS = 0.1
-"""How often a process looks whether its parent is there."""
+MMAP_THRESHOLD, TRIM_THRESHOLD = 10**9, 2 * 10**9
+"""Bytes: else glibc gives freed blocks back to the system, and a training step spends as long on page faults as on arithmetic."""
 
 
 def cores() -> int:
     """How many cores this process may use: those of its affinity mask, where the system has one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device(text: str) -> str:
+    """``cpu``, or a GPU that is here, ``cuda`` or ``cuda:N``, of a command line; raises ArgumentTypeError for anything else."""
+    import torch  # seconds, which a list of options does not need
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    here = ["cpu", *["cuda"][:gpus], *(f"cuda:{number}" for number in range(gpus))]
+    if text not in here:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of this machine's devices, {', '.join(here)}")
+    return text
 
 
 def device_name(device: torch.device) -> str:
@@ -81,20 +79,9 @@ def figure(**options: Any) -> Figure:
     return made
 
 
-def _png(drawn: Figure) -> bytes:
-    drawn.savefig(buffer := io.BytesIO(), format="png")
+def _png(made: Figure) -> bytes:
+    made.savefig(buffer := io.BytesIO(), format="png")
     return buffer.getvalue()
-
-
-@contextlib.contextmanager
-def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with one thread each and an allocator that suits a training step; raises ValueError for none."""
-    processes = require_whole("processes", processes, least=1)
-    with (
-        environment(WORKER_ENVIRONMENT),
-        ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin_worker) as pool,
-    ):
-        yield pool
 
 
 def end_with_parent(parent: int | None = None) -> None:
@@ -102,60 +89,35 @@ def end_with_parent(parent: int | None = None) -> None:
 
     parent: its number, where `multiprocessing` didn't start this one.
     """
-    worker = multiprocessing.parent_process()
-    if parent is not None or worker is not None:
-        threading.Thread(target=_wait_and_end, args=(worker if parent is None else parent,), daemon=True).start()
+    starter = multiprocessing.parent_process()
 
+    def wait_and_end() -> None:
+        while parent is not None and os.getppid() == parent:
+            time.sleep(0.1)
+        if parent is None and starter is not None:
+            starter.join()
+        os._exit(1)
 
-def _wait_and_end(parent: multiprocessing.process.BaseProcess | int) -> None:
-    if isinstance(parent, int):
-        while os.getppid() == parent:
-            time.sleep(_POLL_SECONDS)
-    else:
-        parent.join()
-    os._exit(1)
-
-
-def _begin_worker() -> None:
-    end_with_parent()
-    import torch  # the book asks this module for `cores` alone
-
-    torch.set_num_threads(1)
-
-
-@contextlib.contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes started inside."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    if parent is not None or starter is not None:
+        threading.Thread(target=wait_and_end, daemon=True).start()
 
 
 def keep_freed_memory() -> bool:
-    """Let this process, from now on, keep freed blocks for its next step, as :data:`WORKER_ENVIRONMENT` does from the start.
+    """Let this process, from now on, keep freed blocks for its next step, instead of giving them back.
 
     A training step on a processor becomes shorter by a sixth to a third.  Older versions of glibc can't keep blocks above 32 MiB,
     and keep smaller ones.  False where the allocator is not glibc's, or keeps nothing.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is None:
         return False
     # M_TRIM_THRESHOLD is -1 and M_MMAP_THRESHOLD -3 in malloc.h.  Either one ends glibc's own adapting of both.
-    trim = mallopt(-1, int(WORKER_ENVIRONMENT["MALLOC_TRIM_THRESHOLD_"])) == 1
-    mapped = any(mallopt(-3, size) == 1 for size in (int(WORKER_ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"]), LARGEST_OLD))
-    return trim or mapped
+    trim = mallopt(-1, TRIM_THRESHOLD) == 1
+    mapped = mallopt(-3, MMAP_THRESHOLD) == 1 or mallopt(-3, 32 * 2**20) == 1
+    return bool(trim or mapped)
 
 
-# --- being told to stop ----------------------------------------------------------------------------------------------
+# --- being asked to stop ---------------------------------------------------------------------------------------------
 
 STOPS = [
     getattr(signal, name)
@@ -165,10 +127,6 @@ STOPS = [
 BROKEN_PIPE = 13
 """SIGPIPE, by number: Windows has none, and Python ignores it."""
 GOES_ON = "the same command goes on from the last checkpoint"
-
-_ECHO_SECONDS = 1.0
-"""A terminal's Ctrl-C comes to all processes, and once more from the one that began them."""
-_asked: Callable[[], int] | None = None
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -176,12 +134,12 @@ class Stopped(KeyboardInterrupt):
     """This process was asked to stop, by the signal of that ``number``; after: what comes next, in a sentence's second half."""
 
     def __init__(self, number: int, after: str = "") -> None:
-        super().__init__("; ".join(filter(None, ("stopped", after))))
+        super().__init__(f"stopped; {after}" if after else "stopped")
         self.number = number
 
 
 def stop(number: int, frame: FrameType | None = None) -> None:
-    """The handler that raises `Stopped`; first it ends this process's workers, for whose work it would be waited."""
+    """The handler that raises `Stopped`; first it ends this process's workers, whose work the end would wait for."""
     for worker in multiprocessing.active_children():
         worker.kill()
     raise Stopped(number)
@@ -193,7 +151,7 @@ def status(error: KeyboardInterrupt) -> int:
 
 
 def free() -> list[signal.Signals]:
-    """The signals that ask to stop and that nobody ignores, as nohup does, or hears otherwise, as a cluster's job does."""
+    """The signals that ask to stop and have their usual handlers: nohup ignores some, and a cluster's job has its own."""
     usual = (signal.SIG_DFL, signal.default_int_handler, stop)
     return [number for number in STOPS if signal.getsignal(number) in usual]
 
@@ -210,31 +168,31 @@ def heard(handler: Handler = stop) -> Iterator[None]:
             signal.signal(number, usual)
 
 
+_requested: Callable[[], int] | None = None
+
+
 @contextlib.contextmanager
 def asked_to_stop() -> Iterator[Callable[[], int]]:
-    """The number of the first signal that came, or 0: it is only noted, so that no step is left half done.
+    """A function that returns the number of the first signal that came, or 0: a signal is noted, so that no step is left half done.
 
-    A later Ctrl-C interrupts.  Others don't: a terminal that closes sends two, and a cluster has another before the end.
+    A later Ctrl-C interrupts, unless it comes within a second: a terminal's comes to all processes, and once more from the one that
+    began them.  Other signals don't: a terminal that closes sends two, and a cluster another one before the end.
     Within another one, it is that one.
     """
-    global _asked
-    if _asked is not None:
-        yield _asked
+    global _requested
+    if _requested is not None:
+        yield _requested
         return
-    seen: list[int] = []
-    begun = time.monotonic()
+    signals: list[tuple[int, float]] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal begun
-        if not seen:
-            begun = time.monotonic()
-        elif number == signal.SIGINT and time.monotonic() - begun > _ECHO_SECONDS:
+        if signals and number == signal.SIGINT and time.monotonic() - signals[0][1] > 1.0:
             raise Stopped(number, GOES_ON)
-        seen.append(number)
+        signals.append((number, time.monotonic()))
 
     with heard(note):
-        _asked = lambda: seen[0] if seen else 0  # noqa: E731
+        _requested = lambda: signals[0][0] if signals else 0  # noqa: E731
         try:
-            yield _asked
+            yield _requested
         finally:
-            _asked = None
+            _requested = None

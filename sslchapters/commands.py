@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sslbook._check import InputError, counted, folded, seed, unknown
+from sslbook._check import InputError, counted, seed, unknown
 from sslbook._files import require_writable
 from sslchapters import catalogue
 from sslchapters import records as store
@@ -71,7 +71,7 @@ def table(arguments: Sequence[str]) -> int:
     """Show a printed table beside its record, or run it."""
     name, *rest = arguments or ["--list"]
     if name in ("--list", "--help", "-h"):
-        found = [known for known in catalogue.TABLES if all(folded(word) in folded(known) for word in rest)]
+        found = [known for known in catalogue.TABLES if all(word.casefold() in known.casefold() for word in rest)]
         if not found:
             raise unknown("printed table", " ".join(rest), catalogue.TABLES)
         print("usage: sslbook table ID [--help] [--run] …\n       sslbook table --list [WORD …]\n")

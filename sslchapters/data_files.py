@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib.resources
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from sslbook._check import InputError
-from sslbook._files import ask_git, read_source, read_text
+from sslbook._files import ask_git, read_text
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -51,6 +52,19 @@ def printed_file(name: str) -> dict[str, Any]:
         raise ValueError(f"name must be one of {known}, got {name!r}")
     content: dict[str, Any] = json.loads(read_text(path))
     return content
+
+
+def read_source(path: Path) -> str:
+    """A text that people write, as by `read_text`; raises InputError, naming file and line, for a character that isn't seen.
+
+    These are control characters but for the tab, separators of lines and paragraphs, of which each parser makes another line,
+    and a byte order mark that isn't in front.
+    """
+    text = read_text(path)
+    if unseen := re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", text):
+        place = f"{path}:{text.count(chr(10), 0, unseen.start()) + 1}"
+        raise InputError(f"{place}: it holds the character U+{ord(unseen[0]):04X}, which no editor shows; remove it")
+    return text
 
 
 def read_yaml(path: Path, kind: type) -> Any:

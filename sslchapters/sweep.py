@@ -6,9 +6,13 @@ run beside it; with streams of its own (`sslbook._random.Streams`) it draws what
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import multiprocessing
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +21,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from sslbook._check import require_whole
 from sslbook._files import atomic
-from sslbook._machine import process_pool
+from sslbook._machine import MMAP_THRESHOLD, TRIM_THRESHOLD, end_with_parent
 
 C = TypeVar("C", bound=Hashable)
 Found = Mapping[str, Tensor]
+
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD),
+    "MALLOC_TRIM_THRESHOLD_": str(TRIM_THRESHOLD),
+}
+"""One thread, and an allocator that suits a training step."""
 
 
 def sweep(
@@ -88,6 +100,35 @@ def spread(function: Callable[..., T], jobs: Sequence[tuple[Any, ...]], processe
         return [function(*job) for job in jobs]
     with process_pool(processes) as pool:
         return [call.result() for call in [pool.submit(function, *job) for job in jobs]]
+
+
+@contextlib.contextmanager
+def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes with the :data:`WORKER_ENVIRONMENT`, which end with this one; raises ValueError for none of them."""
+    processes = require_whole("processes", processes, least=1)
+    spawn = multiprocessing.get_context("spawn")
+    with environment(WORKER_ENVIRONMENT), ProcessPoolExecutor(processes, spawn, initializer=_begin_worker) as pool:
+        yield pool
+
+
+def _begin_worker() -> None:
+    end_with_parent()
+    torch.set_num_threads(1)
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes started inside."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @dataclass(frozen=True)

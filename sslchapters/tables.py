@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook._check import InputError, counted, device, positive, seed
-from sslbook._machine import cores
+from sslbook._check import InputError, counted, positive, seed
+from sslbook._machine import cores, device
 from sslchapters import data_files
 from sslchapters.records import Record, recorded
 

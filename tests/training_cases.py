@@ -6,7 +6,7 @@ import csv
 import json
 from pathlib import Path
 
-from sslbook.training.presets.sheets import Run
+from sslbook.training.presets.papers import Run
 from sslbook.training.run import checkpoints
 
 TINY = ("networks.width=2", "networks.projector_hidden=8", "networks.projector_out=8", "subset=128", "batch=64")

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from sslbook._ambient import anywhere
 from sslbook._check import require_floating, require_one_of, require_whole
+from sslbook._files import user_path
 from sslbook.images import datasets
 
 Augmentation = Callable[[Tensor], Tensor]
@@ -47,44 +48,39 @@ class Images:
 def digits(n: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Images:
     """Handwritten digits from scikit-learn: 1797 images ``(1, 8, 8)`` with 17 grey levels k/16.
 
-    ``n`` images are drawn without replacement by ``seed`` (a smaller ``n`` gives a prefix of a larger
-    one); ``n=None`` gives all, in the data's order.
+    ``n`` images are drawn without replacement by ``seed`` (a smaller ``n`` gives a prefix of a larger one); ``n=None`` gives
+    all, in the data's order.
+
+    >>> digits(3).pixels.shape
+    torch.Size([3, 1, 8, 8])
     """
     levels, truth = datasets.handwritten()
-    pixels = torch.from_numpy(levels).to(dtype)[:, None] / 16
-    labels = torch.from_numpy(truth)
-    keep = datasets.choose(len(labels), n, seed)
-    return Images(pixels[keep], labels[keep], "digits")
+    keep = datasets.choose(len(truth), n, seed)
+    return Images(torch.from_numpy(levels).to(dtype)[keep, None] / 16, torch.from_numpy(truth)[keep], "digits")
 
 
 def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Images:
     """CIFAR-10, 50,000 train and 10,000 test images ``(3, 32, 32)``, or MNIST, 60,000 and 10,000 of ``(1, 28, 28)``.
 
-    `sslbook.images.datasets.load_dataset` reads and checks them, here below ``SSLBOOK_DATA`` alone; ``n`` and ``seed`` as in
-    `digits`. Raises FileNotFoundError if the folder or a file is missing, ValueError if a file is truncated or altered.
+    `sslbook.images.datasets.load_dataset` reads and checks them, here below ``SSLBOOK_DATA`` alone: the book's numbers depend on
+    what is named there, and on nothing else.  ``n`` and ``seed`` as in `digits`.  Raises FileNotFoundError if the folder or a file
+    is missing, ValueError if a file is truncated or altered.
     """
     require_one_of("name", name, ("cifar10", "mnist"))
-    require_one_of("split", split, ("train", "test"))
     folder = os.environ.get("SSLBOOK_DATA")
     if not folder:
-        layout = datasets.LAYOUTS[name][0]
-        raise FileNotFoundError(
-            f"{layout.title} is not here: set SSLBOOK_DATA to the folder that holds {layout.folder}/"
-        )
+        raise FileNotFoundError(f"{datasets.TITLES[name]} is not here: set SSLBOOK_DATA to the folder that holds it")
     # chosen before the conversion, which takes four times the memory
     data = datasets.subset(datasets.load_dataset(name, split, folder=folder), n, seed)
     return Images(data.pixels.to(dtype) / 255, data.labels, data.name)
 
 
 def readable(name: str) -> bool:
-    """Whether the data set ``name`` ("digits", "mnist" or "cifar10") can be read here, with no download.
-
-    Looks for files only; `read` checks what is in them.
-    """
+    """Whether :func:`digits` or :func:`read` finds the files of "digits", "mnist" or "cifar10"; `read` checks them."""
     require_one_of("name", name, ("digits", "mnist", "cifar10"))
-    # not the cache folder: the book's numbers depend on what is named, and only on that
-    folder = os.environ.get("SSLBOOK_DATA")
-    return name == "digits" or (bool(folder) and datasets.available(name, folder=folder))
+    folder = os.environ.get("SSLBOOK_DATA", "")
+    there = folder and all((user_path(folder) / file).is_file() for file in datasets.MD5.get(name, ()))
+    return name == "digits" or bool(there)
 
 
 # --------------------------------------------------------------------------------- augmentations

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from sslbook._check import device, positive, seed
+from sslbook._check import positive, seed
 from sslbook._files import read_bytes, user_path
-from sslbook._machine import keep_freed_memory
+from sslbook._machine import device, keep_freed_memory
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
@@ -25,33 +25,26 @@ from sslbook.training.run.settings import stored_settings
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``sslbook inspect``; exit status 2 for what can't be looked at."""
+    """Run ``sslbook inspect`` and return its exit status: 2 for what can't be looked at, with one sentence that says why."""
     parser = argparse.ArgumentParser(
         prog="sslbook inspect",
         description="What the layers of a trained network hold of their covariance operators, beside controls.",
         epilog="A layer takes some hundred passes, forward and back, of images times views: 10 to 20 seconds of a core in "
         "a ResNet-18 of width 8 with 32 images and 8 views. Time grows with each of layers, images and views.",
     )
-    parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a folder of sslbook train, or a checkpoint in it")
-    parser.add_argument(
-        "images", metavar="IMAGES", help=f"a folder of pictures, or test images of {', '.join(datasets.NAMES)}"
-    )
-    parser.add_argument(
-        "--layers",
-        nargs="+",
-        metavar="NAME",
-        help="these layers (default: all); 0. begins names in the encoder, 1. in the projector",
-    )
-    parser.add_argument("--views", type=positive, default=8, metavar="N", help="views of each image (default: 8)")
-    parser.add_argument("--images", type=positive, default=32, metavar="N", dest="count", help="images (default: 32)")
-    parser.add_argument("--size", type=positive, metavar="N", help="cut pictures of a folder to squares of N pixels")
-    parser.add_argument("--modes", type=positive, default=5, metavar="N", help="leading modes (default: 5)")
-    parser.add_argument(
-        "--loss", choices=tuple(LOSSES), default="info_nce", help="whose step is looked at (default: info_nce)"
-    )
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of images, views and draws (default: 0)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the report goes (default: RUN, and -inspect)")
-    parser.add_argument("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
+    add, names = parser.add_argument, ", ".join(datasets.NAMES)
+    add("checkpoint", type=Path, metavar="RUN", help="a folder of sslbook train, or a checkpoint in it")
+    add("images", metavar="IMAGES", help=f"a folder of pictures, or test images of {names}")
+    layers = "these layers (default: all); 0. begins names in the encoder, 1. in the projector"
+    add("--layers", nargs="+", metavar="NAME", help=layers)
+    add("--views", type=positive, default=8, metavar="N", help="views of each image (default: 8)")
+    add("--images", type=positive, default=32, metavar="N", dest="count", help="images (default: 32)")
+    add("--size", type=positive, metavar="N", help="cut pictures of a folder to squares of N pixels")
+    add("--modes", type=positive, default=5, metavar="N", help="leading modes (default: 5)")
+    add("--loss", choices=tuple(LOSSES), default="info_nce", help="whose step is looked at (default: info_nce)")
+    add("--seed", type=seed, default=0, metavar="N", help="of images, views and draws (default: 0)")
+    add("--out", type=Path, metavar="DIR", help="where the report goes (default: RUN, and -inspect)")
+    add("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
     options = parser.parse_args(arguments)
     keep_freed_memory()
     try:
@@ -70,7 +63,6 @@ def main(arguments: Sequence[str]) -> int:
         place = place.resolve()
         written = report.save(options.out or place.with_name(f"{place.name}-inspect"))
     except (ValueError, TypeError, OSError, RuntimeError) as error:
-        _progress(0, 0)
         parser.error(f"{error}".partition("\n")[0])
     print(report.table())
     print(f"Written: {written}, and report.json beside it")
@@ -78,16 +70,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def open_run(path: Path) -> dict[str, Any]:
-    """Of a run's folder, by its newest whole checkpoint, or of a checkpoint's file: what :func:`inspect_network` takes of it.
+    """Return what :func:`inspect_network` takes of a run: its networks now and untrained, its pipeline, and what it was.
 
-    Raises FileNotFoundError where there is none, ValueError for a file that is none, and for a run with a network of one's own.
+    path: a run's folder, of which the newest whole checkpoint is read, or a checkpoint's file.  Raises FileNotFoundError where
+    there is none, and ValueError for a file that is none, and for a run with a network of one's own.
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint, and no folder of a run, at {path}")
-    if path.is_dir():
-        content = checkpoints.latest(path, lambda text: print(f"sslbook inspect: {text}", file=sys.stderr))
-    else:
-        content = checkpoints.load(path)
+    warn = lambda text: print(f"sslbook inspect: {text}", file=sys.stderr)  # noqa: E731
+    content = checkpoints.latest(path, warn) if path.is_dir() else checkpoints.load(path)
     if content is None:
         raise FileNotFoundError(f"{path} holds no whole checkpoint of sslbook train")
     settings = stored_settings(content["settings"])
@@ -115,23 +106,17 @@ def encoder_and_projector(model: Siamese) -> nn.Sequential:
     return nn.Sequential(model.encoder, model.projector).eval()
 
 
+def _progress(done: int, total: int, name: str) -> None:
+    if name:
+        print(f"layer {done + 1} of {total}: {name}", file=sys.stderr)
+
+
 def _images(source: str, count: int, size: int | None, seed: int) -> Dataset:
     """At most ``count`` images of a folder, or test images of a data set by name."""
-    named = source in datasets.NAMES
-    if named and size is not None:
-        raise ValueError(f"--size is for a folder of pictures, got it with {source}")
-    if not named and not user_path(source).is_dir():
+    if source in datasets.NAMES:
+        whole = datasets.load_dataset(source, "test")
+    elif user_path(source).is_dir():
+        whole = read_images(source, size=size)
+    else:
         raise ValueError(f"IMAGES must be a folder of pictures or one of {', '.join(datasets.NAMES)}, got {source}")
-    whole = datasets.load_dataset(source, "test") if named else read_images(source, size=size)
     return datasets.subset(whole, min(count, len(whole)), seed)
-
-
-def _progress(done: int, total: int, name: str = "") -> None:
-    """On standard error, so many layers are done, and the next one is at work: on a terminal a line that is written anew."""
-    shown = sys.stderr.isatty()
-    if done == total:  # the line is left
-        print("\r\x1b[K" if shown else "", end="", file=sys.stderr, flush=True)
-        return
-    bar = "█" * (20 * done // total)
-    text = f"\r{bar:·<20} {done} of {total} layers; {name}\x1b[K" if shown else f"layer {done + 1} of {total}: {name}\n"
-    print(text, end="", file=sys.stderr, flush=True)

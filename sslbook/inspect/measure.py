@@ -2,7 +2,7 @@ r"""A network's layers, each beside its controls.
 
 A layer is seen through one set of directions: its covariance between images, with all views and within views.  The three
 operators differ in how views are mixed alone, :math:`\mathrm{OP} = K C K^\top`, so that the fields :math:`K^\top s` of a
-direction s serve them all, and every resampling of the images too: Lanczos' method (ARPACK) asks for products with two of them,
+direction s serve them all, and every resampling of the images too: Lanczos' method asks for products with two of them,
 each direction that it asks about is kept with its field, and everything else is linear algebra in the span of these directions.
 
 **Few views.**  With V views an image, :math:`\mathbb V_x` of the mean over views holds :math:`1/V` of the covariance within views.
@@ -16,23 +16,20 @@ which is also what the simple loss over all pairs of *different* views moves alo
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor, nn
 
 import sslbook
-from sslbook._ambient import beside, copied, exact_convolutions, seeded, with_gradients
-from sslbook._check import require_one_of, require_whole, unwrapped
+from sslbook._ambient import copied, default_device_of, exact_convolutions, seeded, with_gradients
+from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
@@ -49,23 +46,21 @@ from sslbook.inspect.report import (
     Share,
     Size,
 )
-from sslbook.losses.pairs import contrastive, octave
+from sslbook.losses.pairs import contrastive
 from sslbook.networks.batchnorm import BatchNorm
+from sslbook.networks.wrappers import unwrapped
 from sslbook.operator.covariance import relative_gap
-from sslbook.operator.frozen import OTHERS, has_half, sentences
+from sslbook.operator.eigen import lanczos
+from sslbook.operator.frozen import in_full
 from sslbook.operator.layer import Layer, OpenedLayer, find_layer, open_layer, unvec, vec
-from sslbook.operator.view_weights import Mixing, own_loss
+from sslbook.operator.view_weights import Loss, Mixing, one_number
 from sslbook.training.augment import Pipeline, random_view
 from sslbook.training.pretrain import simclr_views
 
-Loss = str | Callable[[Tensor], Tensor]
-"""A name of :data:`LOSSES`, or a function of the embeddings ``(N, V, n_L)`` to a number."""
 PROBES, TARGETS, DRAWS, REDRAWN = 8, 8, 64, 200
 """Random signs for a trace; steps towards random targets; random directions; populations redrawn for an interval."""
-
-
 TOLERANCE, RESTARTS = 1e-2, 4
-"""Of ARPACK's eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
+"""Of Lanczos' eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
 SMALL = 48
 """A layer of so few weights is seen through all its directions."""
 
@@ -85,7 +80,7 @@ def info_nce(z: Tensor) -> Tensor:
     return contrastive(pairs[::2], pairs[1::2], temperature=0.5).mean()
 
 
-LOSSES: Mapping[str, Callable[[Tensor], Tensor]] = {"simple": simple, "info_nce": info_nce}
+LOSSES: Mapping[str, Loss] = {"simple": simple, "info_nce": info_nce}
 
 
 @with_gradients
@@ -97,7 +92,7 @@ def inspect_network(
     layers: Sequence[str] | None = None,
     pipeline: Pipeline | None = None,
     views: int = 8,
-    loss: Loss = "simple",
+    loss: str | Loss = "simple",
     k: int = 5,
     seed: int = 0,
     untrained: nn.Module | None = None,
@@ -122,39 +117,48 @@ def inspect_network(
     progress: a function that is called with the number of finished layers, the number of all layers, and the next layer's name.
 
     Raises ValueError or TypeError for unusable input.  A layer that can't be measured is listed in ``refused``, with the reason.
+
+    >>> import sslbook
+    >>> net = nn.Sequential(nn.Flatten(), sslbook.mlp((64, 6, 3)).float())
+    >>> report = sslbook.inspect_network(net, torch.arange(512).remainder(251).reshape(8, 1, 8, 8).byte(), views=2, k=2)
+    >>> [(layer.name, layer.size, len(layer.values)) for layer in report.layers]
+    [('1.0', 384, 2), ('1.2', 18, 2)]
     """
-    views = require_whole("views", views, least=2)
-    k = require_whole("k", k, least=1)
-    seed = require_whole("seed", seed, least=0)
-    net, untrained = unwrapped(net), unwrapped(untrained)
-    data = read_images(images)
+    views, k, seed = (
+        require_whole("views", views, least=2),
+        require_whole("k", k, least=1),
+        require_whole("seed", seed, least=0),
+    )
+    net, untrained, data = unwrapped(net), unwrapped(untrained), read_images(images)
     if len(data) < 2:
         raise ValueError("images must hold two images or more, between which there is a covariance, got 1")
-    plan = pipeline or simclr_views(data)
-    if layers is None and not layers_of(net):
+    if not layers_of(net):
         raise ValueError(f"net must have linear or convolutional layers, and this {type(net).__name__} has none")
     names = layers_of(net) if layers is None else [find_layer(net, layer)[0] for layer in layers]
-    place = torch.device(device) if device else next(net.parameters()).device
+    plan, place = pipeline or simclr_views(data), torch.device(device) if device else next(net.parameters()).device
     weights = _digest(net)  # now: the caller may train on while this takes its time
-    seen = [_Scene.of(part, place, data, plan, views, loss, seed) for part in (net, untrained) if part is not None]
-    begun, spent = time.perf_counter(), time.process_time()
+    scenes = [_scene(part, place, data, plan, views, loss, seed) for part in (net, untrained) if part is not None]
+    begun = time.perf_counter()
     found: list[LayerReport] = []
     refused: dict[str, str] = {}
     filters: dict[str, Any] = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate([*names, ""]):
         if progress is not None:
             progress(number, len(names), name)
+        if number == len(names):
+            break
         try:
-            layer, here = _layer(name, seen, k, seed)
+            layer, here = _layer(name, scenes, k, seed)
         except (ValueError, TypeError, RuntimeError) as error:
             refused[name] = f"{error}".partition("\n")[0]
             continue
         found.append(layer)
         if not filters and len(layer.shape) == 4 and layer.shape[1] in (1, 3):
-            filters = {"layer": name, **_filters(here, len(layer.values))}
-    if progress is not None:
-        progress(len(names), len(names), "")
-    told = {
+            modes = {kind: here.basis @ here.modes(kind, len(layer.values))[1] for kind in (BETWEEN, WITHIN)}
+            shown = {"weights": vec(here.opened.weight)[:, None], **modes}
+            filters = {kind: [unvec(v, layer.shape).tolist() for v in part.float().T] for kind, part in shown.items()}
+            filters["layer"] = name
+    settings = {
         "network": type(net).__name__,
         "weights": weights,
         "images": len(data),
@@ -166,13 +170,12 @@ def inspect_network(
         "modes": k,
         "seed": seed,
         "device": device_name(place),
-        "precision": str(seen[0].views.dtype).removeprefix("torch."),
+        "precision": str(scenes[0][1].dtype).removeprefix("torch."),
         "sslbook": sslbook.__version__,
         "torch": torch.__version__,
         "seconds": round(time.perf_counter() - begun, 1),
-        "processor seconds": round(time.process_time() - spent, 1),
     }
-    return Report({**told, **(about or {})}, tuple(found), refused, filters)
+    return Report({**settings, **(about or {})}, tuple(found), refused, filters)
 
 
 def layers_of(net: nn.Module) -> tuple[str, ...]:
@@ -190,153 +193,121 @@ def _digest(net: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class _Scene:
-    """A network with the views that it is looked at with, ``(N, V, C, S, S)``, and the loss's step for each layer's weight."""
-
-    net: nn.Module
-    views: Tensor
-    steps: dict[str, Tensor]
-
-    @classmethod
-    def of(
-        cls, net: nn.Module, place: torch.device, data: Dataset, plan: Pipeline, views: int, loss: Loss, seed: int
-    ) -> _Scene:
-        """A copy of the network in evaluation mode, in single precision at least, on ``place``."""
-        own = copied(net).to(place).eval().requires_grad_(True)
-        if has_half(own):
-            own = own.float()
-        pixels = data.pixels.to(place)
-        parts = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
-        drawn = torch.stack(parts, dim=1).to(next(own.parameters()).dtype)
-        with _as_images(drawn):
-            settle(own, drawn.flatten(0, 1))
-        return cls(own, drawn, _steps(own, drawn, loss))
+def _scene(
+    net: nn.Module, place: torch.device, data: Dataset, plan: Pipeline, views: int, loss: str | Loss, seed: int
+) -> Scene:
+    """A copy of the network in evaluation mode, in float32 at least, its views ``(N, V, C, S, S)``, and the loss's steps."""
+    net = copied(net).to(place).eval().requires_grad_(True)
+    for tensor in (*net.parameters(), *net.buffers()):
+        tensor.data = in_full(tensor.data)
+    pixels = data.pixels.to(place)
+    drawn = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
+    population = torch.stack(drawn, dim=1).to(next(net.parameters()).dtype)
+    settle(net, population.flatten(0, 1))
+    return net, population, loss_steps(net, population, loss)
 
 
-def _as_images(views: Tensor) -> AbstractContextManager[None]:
-    return sentences(f"net can't take views of images of shape {tuple(views.shape[2:])}", OTHERS)
+Scene = tuple[nn.Module, Tensor, dict[str, Tensor]]
+"""A network, its views, and the loss's step for each layer's weight: minus the gradient, by none of the operator's machinery."""
 
 
 @torch.no_grad()
 def settle(net: nn.Module, views: Tensor) -> None:
-    """BatchNorm that has counted no batch takes its statistics from the views; another keeps them."""
-    kinds = (nn.modules.batchnorm._BatchNorm, BatchNorm)
-    norms = [part for part in net.modules() if isinstance(part, kinds)]
+    """Let a BatchNorm that has counted no batch take its statistics from the views ``(B, ...)``; another keeps them."""
+    norms = [part for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm | BatchNorm)]
     fresh = [part for part in norms if part.running_mean is not None and not bool(part.running_mean.any())]
     before = [part.momentum for part in fresh]
     for part in fresh:
         part.train()
         part.momentum = 1.0
     if fresh:
-        with beside(views):
+        with default_device_of(views):
             net(views)
     for part, momentum in zip(fresh, before, strict=True):
         part.eval()
         part.momentum = momentum
 
 
-def _steps(net: nn.Module, views: Tensor, loss: Loss) -> dict[str, Tensor]:
-    """Minus the loss's gradient in each layer's weight, by ``backward``: none of the operator's machinery."""
+def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Tensor]:
+    """Minus the gradient of a loss on the embeddings of views ``(N, V, ...)`` in each layer's weight that is its own, by name."""
     if isinstance(loss, str):
         require_one_of("loss", loss, LOSSES)
-    value = LOSSES[loss] if isinstance(loss, str) else own_loss(loss)
     net.zero_grad()
-    with _as_images(views), beside(views):
+    with default_device_of(views):
         output = net(views.flatten(0, 1))
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
-    if isinstance(loss, str):  # its step doesn't turn with the unit of the outputs; float32 has no squares of 1e-30
-        output = output / octave(output.flatten(), 0)
-    value(output.flatten(1).unflatten(0, views.shape[:2])).backward()
-    weights = {name: dict(net.named_modules())[name].weight for name in layers_of(net)}
+    one_number(
+        LOSSES[loss] if isinstance(loss, str) else loss, output.flatten(1).unflatten(0, views.shape[:2])
+    ).backward()
+    weights = {name: find_layer(net, name)[1].weight for name in layers_of(net)}
     return {name: -held.grad.detach() for name, held in weights.items() if held.is_leaf and held.grad is not None}
 
 
 @exact_convolutions()
-def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[LayerReport, Seen]:
+def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> tuple[LayerReport, Seen]:
     """One layer of the network, and of the untrained one where there are two."""
-    scene = scenes[0]
-    population = (scene.views.shape[0], scene.views.shape[1])
-    opened = open_layer(scene.net, name, scene.views.flatten(0, 1))
+    (net, views, _), *others = scenes
+    population = (views.shape[0], views.shape[1])
+    opened = open_layer(net, name, views.flatten(0, 1))
     k = min(k, opened.size)
     here = look(opened, population, k, seed=seed)
-    shares = {kind: _redrawn(here, kind, k, _directions(scene, name), seed) for kind in KINDS}
-    for other in scenes[1:]:
-        before = open_layer(other.net, name, other.views.flatten(0, 1))
-        there = look(before, population, k, (BETWEEN,), seed)
-        shares[UNTRAINED] = _redrawn(there, BETWEEN, k, _directions(other, name), seed)
+    shares = {kind: redrawn(here, kind, k, _directions(scenes[0], name), seed) for kind in KINDS}
+    for other in others:
+        there = look(open_layer(other[0], name, other[1].flatten(0, 1)), population, k, (BETWEEN,), seed)
+        shares[UNTRAINED] = redrawn(there, BETWEEN, k, _directions(other, name), seed)
     draw = torch.Generator().manual_seed(seed + 1)
-    random = _spread(here.share(BETWEEN, k, torch.randn(opened.size, DRAWS, generator=draw, dtype=torch.float32)))
-    noise = _spread(here.share(BETWEEN, k, _towards_targets(here, draw)))
-    values = here.modes(BETWEEN, k)[0]
-    weights, step = ({kind: both[part] for kind, both in shares.items()} for part in (0, 1))
+    signs = torch.randn(opened.size, DRAWS, generator=draw, dtype=torch.float32)
+    random, noise = (
+        Share(float(drawn.mean()), *drawn.quantile(torch.tensor([0.025, 0.975]).to(drawn)).tolist())
+        for drawn in (here.share(BETWEEN, k, signs), here.share(BETWEEN, k, towards_targets(here, draw)))
+    )
     layer = LayerReport(
         name,
         type(opened.module).__name__,
         tuple(opened.weight.shape),
-        tuple(values.tolist()),
+        tuple(here.modes(BETWEEN, k)[0].tolist()),
         float(torch.linalg.eigvalsh(here.matrices(BETWEEN))[0]),
         opened.output.shape[1] if torch.equal(opened.preactivation.flatten(1), opened.output) else 1,
         here.residual(BETWEEN, k),
         sizes(here, PROBES, seed),
-        {**weights, RANDOM: random},
-        {**step, NOISE: noise, RANDOM: random},
+        {**{kind: weights for kind, (weights, _) in shares.items()}, RANDOM: random},
+        {**{kind: step for kind, (_, step) in shares.items()}, NOISE: noise, RANDOM: random},
         relative_gap(opened.jvp(opened.weight), opened.output),
     )
     return layer, here
 
 
-def _directions(scene: _Scene, name: str) -> Tensor:
-    """The layer's weights and its step, ``(size, 2)``; raises ValueError where one is zero, which has no direction."""
-    step, weight = scene.steps.get(name), dict(scene.net.named_modules())[name].weight
-    if not weight.is_leaf:
-        raise ValueError(
-            f"the weight of layer {name!r} is computed from others (pruned, parametrised), which a step moves"
-        )
-    if step is None or not bool(step.any()):
-        raise ValueError(f"the loss's step leaves layer {name!r} where it is")
-    if not bool(weight.any()):
-        raise ValueError(f"the weights of layer {name!r} are zero, and so in no direction")
-    weight = weight.detach()
-    return torch.stack([vec(weight), vec(step)], dim=1).cpu().double()
+def _directions(scene: Scene, name: str) -> Tensor:
+    """The layer's weights and its step, ``(size, 2)``; raises ValueError where one is zero, which has no direction.
+
+    So are the steps of weights that are computed from others (pruned, parametrised), which are what a step moves.
+    """
+    step, weight = scene[2].get(name), find_layer(scene[0], name)[1].weight
+    if step is None or not bool(step.any()) or not bool(weight.any()):
+        raise ValueError(f"the weights of layer {name!r} must be parameters, not zero, and be moved by the loss's step")
+    return torch.stack([vec(weight.detach()), vec(step)], dim=1).cpu().double()
 
 
-def _redrawn(seen: Seen, kind: str, k: int, directions: Tensor, seed: int) -> list[Share]:
+def redrawn(seen: Seen, kind: str, k: int, directions: Tensor, seed: int) -> list[Share]:
     """Each direction's share in the leading modes, and where it lies when the images are drawn anew, with replacement.
 
-    The directions stay as they are, and modes are sought among the directions that were asked about.
+    The directions, ``(size, n)``, stay as they are, and modes are sought among the directions that were asked about.
     """
     count = seen.population[0]
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=REDRAWN)
-    value = seen.share(kind, k, directions)
     again = torch.cat([seen.share(kind, k, directions, part / count) for part in torch.from_numpy(drawn).split(50)])
-    low, high = again.quantile(0.025, dim=0), again.quantile(0.975, dim=0)
-    return [Share(float(v), float(a), float(b)) for v, a, b in zip(value, low, high, strict=True)]
+    ends = again.quantile(torch.tensor([0.025, 0.975]).to(again), dim=0)
+    return [Share(*numbers) for numbers in torch.cat([seen.share(kind, k, directions)[None], ends]).T.tolist()]
 
 
-def _spread(shares: Tensor) -> Share:
-    """The mean of draws, and where 95 % of them lie."""
-    return Share(float(shares.mean()), float(shares.quantile(0.025)), float(shares.quantile(0.975)))
-
-
-def _towards_targets(seen: Seen, draw: torch.Generator) -> Tensor:
+def towards_targets(seen: Seen, draw: torch.Generator) -> Tensor:
     """Steps towards random targets, one an image: ``(size, TARGETS)``."""
     opened, (count, views) = seen.opened, seen.population
     shape = (TARGETS, count, 1, opened.output.shape[1])
     targets = torch.randn(shape, generator=draw, dtype=torch.float32).to(opened.output)
     targets -= targets.mean(1, keepdim=True)
-    return torch.stack([pushed(opened, target.expand(-1, views, -1)) for target in targets], dim=1).cpu()
-
-
-def _filters(seen: Seen, k: int) -> dict[str, Any]:
-    """The weights, and the leading modes of two operators, as filters."""
-    shape = seen.opened.weight.shape
-    shown: dict[str, Any] = {"weights": seen.opened.weight[None].tolist()}
-    for kind in (BETWEEN, WITHIN):
-        vectors = (seen.basis @ seen.modes(kind, k)[1]).float()
-        shown[kind] = [unvec(vector, shape).tolist() for vector in vectors.T]
-    return shown
+    return torch.stack([of_field(opened, target.expand(-1, views, -1)) for target in targets], dim=1).cpu()
 
 
 # --- a layer through a set of directions ------------------------------------------------------------------------------
@@ -387,7 +358,7 @@ class Seen:
         values, turn = self.modes(kind, k)
         mixing, gaps = mixing_of(kind, *self.population), []
         for value, column in zip(values, turn.T, strict=True):
-            image = pushed(self.opened, mixing((self.fields @ column).to(self.opened.weight)))
+            image = of_field(self.opened, mixing((self.fields @ column).to(self.opened.weight)))
             gaps.append((image - value * (self.basis @ column)).norm())
         return float(torch.stack(gaps).max() / values[0])
 
@@ -407,10 +378,9 @@ def mixing_of(kind: str, count: int, views: int) -> Mixing:
     }[kind]
 
 
-def pushed(opened: OpenedLayer, field: Tensor) -> Tensor:
-    """``K u`` of a field ``(N, V, n_L)``: as a vector ``(size,)``, float64, which has digits where float32 has none."""
-    scale = octave(field.flatten(), 0)
-    return vec(opened.vjp((field / scale).flatten(0, 1).contiguous())).double() * scale.double().clamp(max=1e300)
+def of_field(opened: OpenedLayer, field: Tensor) -> Tensor:
+    """``K u`` of a field ``(N, V, n_L)``, as a vector ``(size,)`` in float64."""
+    return vec(opened.vjp(field.flatten(0, 1).contiguous())).double()
 
 
 def look(
@@ -420,61 +390,35 @@ def look(
 
     Raises ValueError where one of the ``kinds`` is zero but for rounding, so that it has no modes.
     """
-    asked: list[tuple[Tensor, Tensor]] = []
+    weight, asked, found = opened.weight, [], []
 
     def field(vector: Tensor) -> Tensor:
-        found: Tensor = opened.jvp(unvec(vector, opened.weight.shape)).unflatten(0, population)
-        asked.append((vector, found))
-        return found
+        u: Tensor = opened.jvp(unvec(vector.to(weight), weight.shape)).unflatten(0, population)
+        asked.append(vector.to(weight))
+        found.append(u)
+        return u
 
     if opened.size <= SMALL:
-        for unit in torch.eye(opened.size).to(opened.weight):
+        for unit in torch.eye(opened.size):
             field(unit)
     else:
         for kind in kinds:
             mixing = mixing_of(kind, *population)
-            _search(lambda v, c=mixing: pushed(opened, c(field(v))), opened.weight, k, seed)
-    vectors = torch.stack([vector for vector, _ in asked], dim=1).double()
-    fields = torch.stack([found for _, found in asked], dim=-1).to(vectors)
+            product = lambda v, c=mixing: of_field(opened, c(field(v)))  # noqa: E731
+            lanczos(product, weight.double(), k, tol=TOLERANCE, seed=seed, restarts=RESTARTS)
+    vectors = torch.stack(asked, dim=1).double()
+    fields = torch.stack(found, dim=-1).double()
     length = vectors.norm(dim=0)
     vectors, fields = vectors / length, fields / length
     values, turn = torch.linalg.eigh(vectors.T @ vectors)
     kept = values > 1e-4 * values.max()  # a direction that is nearly in the span of the others would bring rounding
     turn = turn[:, kept] / values[kept].sqrt()
     seen = Seen(opened, population, vectors @ turn, fields @ turn)
-    least = max((100 * torch.finfo(opened.weight.dtype).eps) ** 2, 1e-14)  # of the mean square: rounding doesn't vary
+    least = max((100 * torch.finfo(weight.dtype).eps) ** 2, 1e-14)  # of the mean square: rounding doesn't vary
     for kind in kinds:
         if bool(seen.matrices(kind).abs().max() <= least * seen.fields.square().sum(2).mean((0, 1)).max()):
             raise ValueError(f"what the outputs do as this layer's weights move must vary {kind}, and it does not")
     return seen
-
-
-def _search(product: object, weight: Tensor, k: int, seed: int) -> None:
-    """Let ARPACK look for the leading eigenvectors of a symmetric operator; what it asks about is what is wanted.
-
-    :func:`sslbook.operator.covariance._lanczos` wants the vectors to a tolerance, and fails without them.
-    """
-    assert callable(product)
-    size = weight.numel()
-    start = np.random.default_rng(seed).standard_normal(size) / size**0.5
-
-    def apply(vector: np.ndarray) -> np.ndarray:
-        answer: np.ndarray = product(torch.from_numpy(vector.reshape(-1).copy()).to(weight)).cpu().numpy()
-        return answer
-
-    if not apply(start).any():  # a zero operator, on which ARPACK can't start
-        return
-    with contextlib.suppress(ArpackNoConvergence):  # the residuals say how far it came
-        eigsh(
-            LinearOperator((size, size), matvec=apply, dtype=np.float64),
-            k=k,
-            which="LA",
-            v0=start,
-            ncv=min(size, max(2 * k + 1, 16)),
-            tol=TOLERANCE,
-            maxiter=RESTARTS,
-            return_eigenvectors=False,
-        )
 
 
 def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
@@ -483,39 +427,33 @@ def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
     One field of a sign serves all three and their squares.
     Errors are the jackknife's, over the probes: 0 where the directions are all there are.
     """
-    m = seen.basis.shape[1]
-    if m == seen.opened.size:
-        exact = {kind: seen.matrices(kind) for kind in KINDS}
-        parts = {kind: (float(matrix.trace()), float(matrix.square().sum())) for kind, matrix in exact.items()}
-        return {k: Size(trace, 0.0, trace**2 / square if square else 0.0, 0.0) for k, (trace, square) in parts.items()}
-    opened, (count, views) = seen.opened, seen.population
-    draw = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, (opened.size, probes), generator=draw).to(seen.basis) * 2 - 1
-    beside = signs - seen.basis @ (seen.basis.T @ signs)
-    rows = [opened.jvp(unvec(z, opened.weight.shape)).unflatten(0, (count, views)) for z in beside.T.to(opened.weight)]
-    both = Seen(
-        opened,
-        seen.population,
-        torch.cat([seen.basis, beside], dim=1),
-        torch.cat([seen.fields, torch.stack(rows, dim=-1).to(seen.fields)], dim=-1),
-    )
-    return {kind: _size(both.matrices(kind), m) for kind in KINDS}
+    opened, (m, all_directions) = seen.opened, (seen.basis.shape[1], seen.opened.size)
+    if m < all_directions:
+        draw = torch.Generator().manual_seed(seed)
+        signs = torch.randint(0, 2, (opened.size, probes), generator=draw).to(seen.basis) * 2 - 1
+        rest = signs - seen.basis @ (seen.basis.T @ signs)
+        rows = [
+            opened.jvp(unvec(z, opened.weight.shape)).unflatten(0, seen.population) for z in rest.T.to(opened.weight)
+        ]
+        basis, fields = torch.cat([seen.basis, rest], 1), torch.stack(rows, dim=-1).to(seen.fields)
+        seen = Seen(opened, seen.population, basis, torch.cat([seen.fields, fields], dim=-1))
+    return {kind: _size(seen.matrices(kind), m) for kind in KINDS}
 
 
 def _size(matrix: Tensor, m: int) -> Size:
-    """From the operator between ``m`` orthonormal directions and probes beside them."""
-    probes = len(matrix) - m
+    """From the operator between ``m`` orthonormal directions and probes beside them, with the jackknife's errors."""
 
     def estimate(keep: list[int]) -> tuple[float, float]:
-        own, cross = matrix[keep][:, keep], matrix[:m][:, keep]
-        n = len(keep)
-        trace = matrix[:m, :m].trace() + own.trace() / n
-        beside = (own.square().sum() - own.diagonal().square().sum()) / (n * (n - 1))
-        square = matrix[:m, :m].square().sum() + 2 * cross.square().sum() / n + beside
-        return float(trace), float(trace**2 / square)
+        inside, trace, square = matrix[:m, :m], matrix[:m, :m].trace(), matrix[:m, :m].square().sum()
+        if n := len(keep):
+            probes, cross = matrix[keep][:, keep], matrix[:m][:, keep]
+            trace = inside.trace() + probes.trace() / n
+            pairs = (probes.square().sum() - probes.diagonal().square().sum()) / (n * (n - 1))
+            square = inside.square().sum() + 2 * cross.square().sum() / n + pairs
+        return float(trace), float(trace**2 / square) if square else 0.0
 
-    every = list(range(m, m + probes))
-    left_out = np.array([estimate([i for i in every if i != j]) for j in every])
-    errors = np.sqrt((probes - 1) * left_out.var(axis=0))
+    every = list(range(m, len(matrix)))
     trace, rank = estimate(every)
+    left_out = np.array([estimate([i for i in every if i != j]) for j in every] or [(trace, rank)])
+    errors = np.sqrt(max(len(every) - 1, 0) * left_out.var(axis=0))
     return Size(trace, float(errors[0]), rank, float(errors[1]))

@@ -12,21 +12,20 @@ detach     yes                     no: the statistic is a constant
 omit       no                      no
 backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
 ========== ======================= ==========================================
-
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import anywhere
-from sslbook._check import may_look, require_number, require_one_of, require_whole
+from sslbook._check import require_number, require_one_of, require_whole
 
 MODES = ("normal", "detach", "omit", "backward")
-Average = Callable[[Tensor], Tensor]
 
 
 def batch_normalize(
@@ -37,8 +36,6 @@ def batch_normalize(
     dims: int | Sequence[int] = 0,
     eps: float = 1e-5,
     unbiased: bool = False,
-    average: Average | None = None,
-    parts: int = 1,
 ) -> Tensor:
     r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
 
@@ -48,45 +45,27 @@ def batch_normalize(
     along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
 
     The deviation is always taken about the mean, also where the mean is not subtracted.  unbiased: divide the squares by one
-    less than their number.  average, parts: ``x`` is one of so many equal parts of a batch, which processes hold between them, and
-    ``average`` takes a tensor's mean over these parts, gradient and all.
+    less than their number.  Raises ValueError for an unknown mode, or a variance of one number only.
 
-    Raises ValueError for an unknown mode, an ``eps`` below 0, or a variance of one number only.
+    >>> batch_normalize(torch.tensor([[1.0], [3.0]]), std="omit").flatten()
+    tensor([-1.,  1.])
     """
     require_one_of("mean", mean, MODES)
     require_one_of("std", std, MODES)
-    eps = require_number("eps", eps, least=0)
     over = (dims,) if isinstance(dims, int) else tuple(dims)
-    centre = _over_parts(x.mean(over, keepdim=True), average)
-    y = x if mean == "omit" else x - _half(centre, mean)
+    centre = x.mean(over, keepdim=True)
+    y = x if mean == "omit" else x - _in_mode(centre, mean)
     if std == "omit":
         return y
-    count = x.numel() // centre.numel() * parts
+    count = x.numel() // centre.numel()
     if count < 2:
         raise ValueError(f"dims must cover two numbers or more, as a deviation does, got {tuple(x.shape)} over {over}")
-    variance = _over_parts(_variance(x, centre, over, (count - unbiased) / parts), average)
-    _require_variances(x, variance)
-    scale = (variance + eps).sqrt()
-    return y / (scale / scale.detach() if std == "backward" else _half(scale, std))
+    scale = ((x - centre).square().sum(over, keepdim=True) / (count - unbiased) + eps).sqrt()
+    return y / (scale / scale.detach() if std == "backward" else _in_mode(scale, std))
 
 
-def _require_variances(x: Tensor, variance: Tensor) -> None:
-    """Raise ValueError where a variance overflows and we may look."""
-    if may_look(x) and bool((variance.isinf() & x.isfinite().all()).any()):
-        raise ValueError(
-            f"x must have variances that {x.dtype} can hold, got numbers as large as {x.detach().abs().max().item():.1g}"
-        )
-
-
-def _over_parts(statistic: Tensor, average: Average | None) -> Tensor:
-    return statistic if average is None else average(statistic)
-
-
-def _variance(x: Tensor, centre: Tensor, over: tuple[int, ...], divisor: float) -> Tensor:
-    return (x - centre).square().sum(over, keepdim=True) / divisor
-
-
-def _half(statistic: Tensor, mode: str) -> Tensor:
+def _in_mode(statistic: Tensor, mode: str) -> Tensor:
+    """A statistic whose value, or whose gradient, is taken out."""
     if mode == "detach":
         return statistic.detach()
     return statistic - statistic.detach() if mode == "backward" else statistic
@@ -103,7 +82,9 @@ class BatchNorm(nn.Module):
 
     affine: whether channels have a learned scale and shift.  momentum: the newest batch's weight in running statistics.
     Inputs in half precision are normalised and returned in the precision of the running statistics.
-    For a batch that is split over processes, set ``average`` and ``parts`` (:func:`batch_normalize`).
+
+    >>> BatchNorm(1, std="detach")(torch.tensor([[1.0], [3.0]])).flatten()
+    tensor([-1.0000,  1.0000])
     """
 
     running_mean: Tensor
@@ -125,57 +106,41 @@ class BatchNorm(nn.Module):
         require_one_of("mean", mean, MODES)
         require_one_of("std", std, MODES)
         features = require_whole("features", features, least=1)
-        momentum = require_number("momentum", momentum, least=0, most=1)
-        self.features, self.mean, self.std = features, mean, std
-        self.eps, self.unbiased, self.momentum = eps, unbiased, momentum
+        self.features, self.mean, self.std, self.eps, self.unbiased = features, mean, std, eps, unbiased
+        self.momentum = require_number("momentum", momentum, least=0, most=1)
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.zeros(features, dtype=dtype)) if affine else None
-        self.average: Average | None = None
-        self.parts = 1
         self.register_buffer("running_mean", torch.zeros(features, dtype=dtype))
         self.register_buffer("running_var", torch.ones(features, dtype=dtype))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Set running means and biases to 0, and running variances and weights to 1."""
-        for ones in (self.running_var, self.weight):
-            if ones is not None:
-                ones.fill_(1)
-        for zeros in (self.running_mean, self.bias):
-            if zeros is not None:
-                zeros.zero_()
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+        if self.weight is not None and self.bias is not None:
+            self.weight.fill_(1)
+            self.bias.zero_()
 
     @anywhere
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x``, normalised per channel; raises ValueError unless its shape is ``(N, features, ...)``."""
         if x.ndim < 2 or x.shape[1] != self.features:
             raise ValueError(f"x must have shape (N, {self.features}, ...), got {tuple(x.shape)}")
-        over = (0, *range(2, x.ndim))
+        over, channels = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
         if x.dtype in (torch.bfloat16, torch.float16):  # a mean of half precision would keep two or three digits
             x = x.to(self.running_mean.dtype)
         if self.training:
-            y = batch_normalize(
-                x,
-                mean=self.mean,
-                std=self.std,
-                dims=over,
-                eps=self.eps,
-                unbiased=self.unbiased,
-                average=self.average,
-                parts=self.parts,
-            )
-            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum, self.average, self.parts)
+            modes: dict[str, Any] = {name: getattr(self, name) for name in ("mean", "std", "eps", "unbiased")}
+            y = batch_normalize(x, dims=over, **modes)
+            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum)
         else:
-            y = x if self.mean in ("omit", "backward") else x - self._channels(self.running_mean, x)
+            y = x if self.mean in ("omit", "backward") else x - self.running_mean.view(channels)
             if self.std not in ("omit", "backward"):
-                y = y / (self._channels(self.running_var, x) + self.eps).sqrt()
+                y = y / (self.running_var.view(channels) + self.eps).sqrt()
         if self.weight is None or self.bias is None:
             return y
-        return y * self._channels(self.weight, x) + self._channels(self.bias, x)
-
-    @staticmethod
-    def _channels(statistic: Tensor, x: Tensor) -> Tensor:
-        return statistic.view(1, -1, *(1,) * (x.ndim - 2))
+        return y * self.weight.view(channels) + self.bias.view(channels)
 
     def extra_repr(self) -> str:
         """Return what ``print`` shows in the parentheses."""
@@ -189,19 +154,15 @@ def follow(
     running_mean: Tensor,
     running_var: Tensor,
     momentum: float,
-    average: Average | None = None,
-    parts: int = 1,
 ) -> None:
     """Move running statistics ``(C,)``, in place, by ``momentum`` towards those of ``x`` over the dimensions ``over``.
 
-    The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.  Raises ValueError, on a
-    processor, for a variance that overflows: what was divided by it is 0.
+    The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.
     """
-    count = x.numel() // running_mean.numel() * parts
+    count = x.numel() // running_mean.numel()
     if count < 2:
         return
-    centre = _over_parts(x.mean(over, keepdim=True), average)
-    variance = _over_parts(_variance(x, centre, over, (count - 1) / parts), average)
-    _require_variances(x, variance)
+    centre = x.mean(over, keepdim=True)
+    variance = (x - centre).square().sum(over, keepdim=True) / (count - 1)
     running_mean.lerp_(centre.flatten(), momentum)
     running_var.lerp_(variance.flatten(), momentum)

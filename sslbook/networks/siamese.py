@@ -25,7 +25,7 @@ stl      7x7 convolution, stride 2, then 3x3 max-pool, stride 2      STL-10, as 
 =======  ==========================================================  ==============================================
 
 Its parameters and buffers have the names of torchvision's ``resnet18`` (``layer1.0.conv1.weight``, …).  A module in
-``torch.channels_last`` takes its images along; :func:`sslbook.training.run.parts.layout_of` says where that is safe.
+``torch.channels_last`` takes its images along; :func:`sslbook.training.run.step.layout_of` says where that is safe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,11 +41,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook._ambient import copied, seeded
-from sslbook._check import keep_plain, require_one_of, require_whole
+from sslbook._check import keep_plain, require_number, require_one_of, require_whole
 from sslbook.networks.batchnorm import MODES, BatchNorm
 
-TARGETS = ("ema",)
-INITS = ("copy", "own")
+STEMS, TARGETS, INITS = ("cifar", "stl"), ("ema",), ("copy", "own")
 Norm = tuple[str, str]
 """A mode of :data:`sslbook.networks.batchnorm.MODES` for BatchNorm's mean, and one for its deviation."""
 
@@ -69,8 +68,8 @@ class Head(nn.Module):
         super().__init__()
         sizes = [inputs, outputs] if hidden is None else [inputs, hidden, outputs]
         self.linears = nn.ModuleList(nn.Linear(below, above) for below, above in pairwise(sizes))
-        self.norm = None if norm is None else _normalization(sizes[-2], norm, unbiased)
-        self.out_norm = None if out_norm is None else _normalization(outputs, out_norm, unbiased)
+        self.norm = _normalization(sizes[-2], norm, unbiased)
+        self.out_norm = _normalization(outputs, out_norm, unbiased)
 
     def forward(self, x: Tensor) -> Tensor:
         """The head's output."""
@@ -84,24 +83,13 @@ class Head(nn.Module):
         return y if self.out_norm is None else self.out_norm(y)
 
 
-def _normalization(features: int, norm: Norm, unbiased: bool) -> nn.Module:
+def _normalization(features: int, norm: Norm | None, unbiased: bool) -> nn.Module | None:
     """PyTorch's BatchNorm where both statistics act in both directions, and ours where a half is taken out."""
-    mean, std = norm
-    if norm == ("normal", "normal") and not unbiased:
-        return nn.BatchNorm1d(features, affine=False)
-    return BatchNorm(features, mean=mean, std=std, unbiased=unbiased)
-
-
-def _require_norm(name: str, norm: object) -> Norm | None:
-    """``norm`` as two modes, or None; raises ValueError for anything else."""
     if norm is None:
         return None
-    if not isinstance(norm, tuple | list) or len(norm) != 2 or any(mode not in MODES for mode in norm):
-        allowed = ", ".join(MODES)
-        raise ValueError(
-            f"{name} must be None or two modes, of the mean and of the deviation, out of {allowed}; got {norm!r}"
-        )
-    return norm[0], norm[1]
+    if norm == ("normal", "normal") and not unbiased:
+        return nn.BatchNorm1d(features, affine=False)
+    return BatchNorm(features, mean=norm[0], std=norm[1], unbiased=unbiased)
 
 
 @dataclass(frozen=True)
@@ -116,6 +104,11 @@ class Networks:
     predictor_range: the interval of the predictor's uniform initial weights; None means PyTorch's default.
     target: None if the targets are the network's own outputs, "ema" if they are those of a second tower, with averaged weights.
     target_init: whether the second tower starts as a "copy" or with its "own" weights, as in the released code.
+
+    Raises TypeError or ValueError, in a sentence that names the field, for networks that can't be built.
+
+    >>> Networks(predictor=2, target="ema").width
+    64
     """
 
     stem: str = "cifar"
@@ -134,31 +127,30 @@ class Networks:
     projector_out_norm: Norm | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError, with an explanation, for networks that can't be built."""
+        """Check the fields; JSON has lists where we have pairs."""
         keep_plain(self)
-        _require_shape(self.stem, self.width, self.channels)
-        for name in ("projector_hidden", "projector_out", "predictor_hidden"):
-            require_whole(name, getattr(self, name), least=1, most=LARGEST)
-        for name in ("projector_norm", "predictor_norm", "projector_out_norm"):  # JSON has lists where we have pairs
-            object.__setattr__(self, name, _require_norm(name, getattr(self, name)))
-        if not isinstance(self.unbiased, bool):
-            raise ValueError(f"unbiased must be true or false, got {self.unbiased!r}")
-        if type(self.predictor) not in (int, float) or self.predictor not in (0, 1, 2):
-            raise ValueError(f"predictor must be 0, 1 or 2 layers, got {self.predictor!r}")
-        object.__setattr__(self, "predictor_range", _require_range(self.predictor_range))
-        if self.target is not None and self.target not in TARGETS:
-            raise ValueError(f"target must be None or one of {', '.join(TARGETS)}, got {self.target!r}")
+        require_one_of("stem", self.stem, STEMS)
+        for name in ("width", "channels", "projector_hidden", "projector_out", "predictor_hidden"):
+            require_whole(name, getattr(self, name), least=1)
         require_one_of("target_init", self.target_init, INITS)
-
-
-def _require_range(interval: object) -> tuple[float, float] | None:
-    if interval is None:
-        return None
-    if isinstance(interval, tuple | list) and len(interval) == 2:
-        low, high = interval
-        if all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high)) and low < high:
-            return float(low), float(high)
-    raise ValueError(f"predictor_range must be None or two numbers, the lower one first, got {interval!r}")
+        for name in ("projector_norm", "predictor_norm", "projector_out_norm"):
+            norm = getattr(self, name)
+            if norm is not None and not (isinstance(norm, tuple | list) and len(norm) == 2 and set(norm) <= set(MODES)):
+                allowed = f"None or two modes, of the mean and of the deviation, out of {', '.join(MODES)}"
+                raise ValueError(f"{name} must be {allowed}; got {norm!r}")
+            object.__setattr__(self, name, norm and tuple(norm))
+        if self.predictor_range is not None:
+            low, high = (require_number("predictor_range", end) for end in self.predictor_range)
+            object.__setattr__(self, "predictor_range", (float(low), float(high)))
+        choices: dict[str, tuple[Any, ...]] = {
+            "unbiased": (False, True),
+            "predictor": (0, 1, 2),
+            "target": (None, *TARGETS),
+        }
+        for name, choice in choices.items():
+            given = getattr(self, name)
+            if given not in choice or isinstance(given, bool) != (name == "unbiased"):
+                raise ValueError(f"{name} must be one of {', '.join(map(str, choice))}, got {given!r}")
 
 
 class Outputs(NamedTuple):
@@ -205,24 +197,21 @@ class Siamese(nn.Module):
         encoded: Tensor = self.encoder(x)
         return encoded
 
-    def forward(self, view1: Tensor, view2: Tensor, *beside: Tensor) -> Outputs:
+    def forward(self, view1: Tensor, view2: Tensor, *others: Tensor) -> Outputs:
         """What the objectives ask for, of two views ``(N, C, H, W)``, each in its own pass.
 
-        Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  beside: the same
+        Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  others: the same
         images without augmentation, or two further views of them, for the weights of the objective ``exact``; they pass with no
-        gradient, and BatchNorm does not count them.
+        gradient, and BatchNorm does not count them.  Embeddings are in float32 at least: cosines are not for half precision.
         """
-        z1, z2 = self._projected(view1), self._projected(view2)
+        z1, z2 = (_whole(self.projector(self.encoder(view))) for view in (view1, view2))
         p1, p2 = (z1, z2) if self.predictor is None else (_whole(self.predictor(z1)), _whole(self.predictor(z2)))
         t1, t2 = z1, z2
         with torch.no_grad():
             if self.target_encoder is not None and self.target_projector is not None:
                 t1, t2 = (_whole(self.target_projector(self.target_encoder(view))) for view in (view1, view2))
-            seen = [_whole(_uncounted(self.projector, _uncounted(self.encoder, x))) for x in beside]
-        return Outputs(z1, z2, p1, p2, t1, t2, *(seen * 2)[:2])
-
-    def _projected(self, view: Tensor) -> Tensor:
-        return _whole(self.projector(self.encoder(view)))
+            weighing = [_whole(_uncounted(self.projector, _uncounted(self.encoder, x))) for x in others]
+        return Outputs(z1, z2, p1, p2, t1, t2, *(weighing * 2)[:2])
 
     def learning(self) -> list[nn.Parameter]:
         """What an optimiser moves: all parameters but the target's."""
@@ -264,9 +253,7 @@ class Siamese(nn.Module):
         With one layer :math:`W = (W + W^\top)/2`.
         """
         assert self.predictor is not None
-        first, last = self.predictor.linears[0].weight, self.predictor.linears[-1].weight
-        assert isinstance(first, Tensor)
-        assert isinstance(last, Tensor)
+        first, last = (self.predictor.linears[at].get_parameter("weight") for at in (0, -1))
         mean = (first + last.T) / 2
         first.copy_(mean)
         last.copy_(mean.T)
@@ -325,13 +312,10 @@ def _uncounted(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _whole(x: Tensor) -> Tensor:
-    """Embeddings in float32 at least: cosines and exponentials are not for half precision."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 # --- ResNet-18 -------------------------------------------------------------------------------------------------------
-
-STEMS = ("cifar", "stl")
 
 
 class Block(nn.Module):
@@ -362,21 +346,26 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Map images ``(N, channels, H, W)`` to representations ``(N, 8 width)``; raises ValueError for bad arguments."""
+    """Map images ``(N, channels, H, W)`` to representations ``(N, 8 width)``: ResNet-18 without its classifier.
+
+    stem: "cifar" for images of 32 pixels, "stl" for those of 96 (the table above).  Raises ValueError for another one.
+
+    >>> ResNet18(width=8)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 64])
+    """
 
     def __init__(self, stem: str = "cifar", width: int = 64, channels: int = 3) -> None:
         super().__init__()
-        _require_shape(stem, width, channels)
+        require_one_of("stem", stem, STEMS)
+        width, channels = require_whole("width", width, least=1), require_whole("channels", channels, least=1)
         self.stem, self.features = stem, 8 * width
-        if stem == "cifar":
-            self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-        else:
-            self.conv1 = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
+        kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
+        self.conv1 = nn.Conv2d(channels, width, kernel, stride, kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = _stage(width, width, 1)
-        self.layer2 = _stage(width, 2 * width, 2)
-        self.layer3 = _stage(2 * width, 4 * width, 2)
-        self.layer4 = _stage(4 * width, 8 * width, 2)
+        self.layer1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
+        self.layer2 = nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1))
+        self.layer3 = nn.Sequential(Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1))
+        self.layer4 = nn.Sequential(Block(4 * width, 8 * width, 2), Block(8 * width, 8 * width, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the representations of a batch."""
@@ -385,21 +374,6 @@ class ResNet18(nn.Module):
             x = F.max_pool2d(x, 3, stride=2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return x.mean((2, 3))
-
-
-def _stage(below: int, above: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(Block(below, above, stride), Block(above, above, 1))
-
-
-LARGEST = 2**16
-"""The most channels or units of a layer: far above what is trained, and far below where sizes overflow."""
-
-
-def _require_shape(stem: str, width: int, channels: int) -> None:
-    """Raises ValueError unless a :class:`ResNet18` can be built of these."""
-    require_one_of("stem", stem, STEMS)
-    for name, size in (("width", width), ("channels", channels)):
-        require_whole(name, size, least=1, most=LARGEST)
 
 
 @torch.no_grad()

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +23,7 @@ class Power(nn.Module):
 
     def __init__(self, p: int = 2) -> None:
         super().__init__()
-        p = require_whole("p", p, least=1)
-        self.p = p
+        self.p = require_whole("p", p, least=1)
 
     def forward(self, u: Tensor) -> Tensor:
         """``u ** p``, element by element."""
@@ -52,14 +50,10 @@ class Residual(nn.Module):
 
 def activation(name: str, *, slope: float = 0.1, power: int = 2) -> nn.Module:
     """The activation module called ``name``; ``slope`` belongs to leaky ReLU, ``power`` to the monomial."""
-    makers: dict[str, Callable[[], nn.Module]] = {
-        "linear": nn.Identity,
-        "relu": nn.ReLU,
-        "leaky_relu": lambda: nn.LeakyReLU(slope),
-        "power": lambda: Power(power),
-    }
     require_one_of("activation", name, ACTIVATIONS)
-    return makers[name]()
+    if name == "power":
+        return Power(power)
+    return {"linear": nn.Identity(), "relu": nn.ReLU(), "leaky_relu": nn.LeakyReLU(slope)}[name]
 
 
 def initialize(net: nn.Module, seed: int) -> nn.Module:
@@ -86,11 +80,17 @@ def mlp(
     r"""Return an MLP with layer widths ``(n_0, n_1, ..., n_L)`` and no activation at the top (Section 3 of [tian2020]).
 
     The linear layers have even indices: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
+    Weights are float64 unless ``dtype`` says otherwise, drawn by :func:`initialize` from ``seed``.
     Raises TypeError or ValueError unless ``widths`` holds at least two positive whole numbers.
+
+    >>> mlp((4, 8, 3))
+    Sequential(
+      (0): Linear(in_features=4, out_features=8, bias=False)
+      (1): ReLU()
+      (2): Linear(in_features=8, out_features=3, bias=False)
+    )
     """
-    if not isinstance(widths, Sequence):
-        raise TypeError(f"widths must be a sequence of whole numbers, got {reprlib.repr(widths)}")
-    widths = [require_whole("widths", width, least=1, most=2**31) for width in widths]
+    widths = [require_whole("widths", width, least=1) for width in widths]
     if len(widths) < 2:
         raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
     seed = require_whole("seed", seed, least=0)

@@ -1,10 +1,13 @@
 r"""The matrix ``C`` on the views of a population from which an operator is made: :math:`OP = \sum_{ab} C_{ab} L_a R_b^T`.
 
-:class:`Mixing` is that of the papers' operators, a few means and differences; :class:`PairMixing` is any matrix, such as that of a
-loss of inner products.  Let ``Z``, ``(n, d)``, be the outputs of a batch, a row a view, and let a loss see them through their inner
-products alone, :math:`L = \ell(G)`, :math:`G = Z Z^T`.  With :math:`\Gamma = \partial \ell / \partial G`, symmetrised, its
-gradient in ``Z`` is :math:`2 \Gamma Z`.  Where each row is :math:`f_a = K_a^T vec(W)` (Theorem 1 of [tian2020]), the step of
-gradient descent on ``W`` is that of the symmetric operator
+:class:`Mixing` is that of the papers' operators, a few means and differences; :class:`PairMixing` is any matrix, such as that
+of a loss of inner products.  Both are called with a field ``u`` on ``(N, V, ...)`` and return ``C u``, or ``C^T u`` if
+``adjoint``; and both have a ``root``, which squares to them.
+
+Let ``Z``, ``(n, d)``, be the outputs of a batch, a row a view, and let a loss see them through their inner products alone,
+:math:`L = \ell(G)`, :math:`G = Z Z^T`.  With :math:`\Gamma = \partial \ell / \partial G`, symmetrised, its gradient in ``Z`` is
+:math:`2 \Gamma Z`.  Where each row is :math:`f_a = K_a^T vec(W)` (Theorem 1 of [tian2020]), the step of gradient descent on
+``W`` is that of the symmetric operator
 
     OP = -2 sum_{a,b} Gamma_ab  K_a K_b^T.
 
@@ -22,8 +25,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sslbook._ambient import beside, with_gradients
-from sslbook.operator.frozen import OTHERS, sentences
+from sslbook._ambient import default_device_of, with_gradients
+from sslbook.operator.frozen import sentences
+
+Loss = Callable[[Tensor], Tensor]
+"""From a batch's outputs ``(N, V, d)``, whatever ``d``, to a number."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,7 @@ class Mixing:
             if not adjoint:  # C sends constants to zero: what samples have in common would only bring rounding
                 flat = flat - flat.mean(dim=0)
             laplacian = self._laplacian.to(flat.dtype)
-            pulled = (laplacian.T if adjoint else laplacian) @ flat
-            between = pulled.reshape(mean.shape) / n**2
+            between = ((laplacian.T if adjoint else laplacian) @ flat).reshape(mean.shape) / n**2
         return (self.inter * between + (self.intra / n) * (u - mean)) / v
 
     def __neg__(self) -> Mixing:
@@ -75,21 +80,6 @@ class Mixing:
         values, vectors = torch.linalg.eigh(laplacian + lift * constant)
         half = (vectors * values.clamp_min(0).sqrt()) @ vectors.T - math.sqrt(lift) * constant
         return Mixing(samples * math.sqrt(self.inter * views), intra, -0.5 * (half + half.T))
-
-    def dense(self, left: Tensor, right: Tensor) -> Tensor:
-        """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``, term by term, as it is defined."""
-        n, v = left.shape[:2]
-        left_mean, right_mean = left.mean(1), right.mean(1)
-        if self.weights is None:
-            centred = right_mean - right_mean.mean(0)
-            between = torch.einsum("ino,imo->nm", left_mean - left_mean.mean(0), centred) / n
-        else:
-            between = left.new_zeros(left.shape[2], left.shape[2])
-            for i in range(n):  # one sample against all: memory stays N * size * n_L
-                gap = torch.einsum("j,jmo->mo", self.weights[i], right_mean[i] - right_mean)
-                between += torch.einsum("no,mo->nm", left_mean[i], gap) / n**2
-        within = torch.einsum("ivno,ivmo->nm", left - left_mean[:, None], right - right_mean[:, None]) / (n * v)
-        return self.inter * between + self.intra * within
 
     @cached_property
     def symmetric(self) -> bool:
@@ -131,12 +121,6 @@ class PairMixing:
             return None
         return PairMixing((vectors * values.clamp_min(0).sqrt()) @ vectors.T)
 
-    def dense(self, left: Tensor, right: Tensor) -> Tensor:
-        """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``."""
-        sides = (side.flatten(0, 1).to(self.matrix.dtype) for side in (left, right))
-        matrix: Tensor = torch.einsum("ano,ab,bmo->nm", next(sides), self.matrix, next(sides))
-        return matrix.to(left.dtype)
-
     @cached_property
     def symmetric(self) -> bool:
         """Whether ``C`` is symmetric, up to rounding."""
@@ -148,36 +132,19 @@ def _is_symmetric(matrix: Tensor) -> bool:
     return bool((matrix - matrix.T).abs().max() <= 1000 * torch.finfo(matrix.dtype).eps * matrix.abs().max())
 
 
-# --- losses of inner products, and the weights with which they join the views ----------------------------------------
+def one_number(loss: Loss, z: Tensor) -> Tensor:
+    """The value of a caller's loss, a scalar tensor with its graph.
 
-Loss = Callable[[Tensor], Tensor]
-"""From a batch's outputs ``(N, V, d)``, whatever ``d``, to a number."""
-
-
-def name_of(loss: Loss) -> str:
-    """A function's name, or its kind's."""
-    return str(getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__))
-
-
-def own_loss(loss: Loss, *, of_gram: bool = False) -> Loss:
-    """A loss of the caller's own, which raises TypeError or ValueError, with its form in a sentence, where it isn't one."""
-    taken = "inner products (N V, N V)" if of_gram else "outputs (N, V, d) of any width d; two views: z[:, 0], z[:, 1]"
-    form = f"a loss is a function of the {taken}"
-
-    def called(given: Tensor) -> Tensor:
-        what = f"loss {name_of(loss)} fails on a tensor of shape {tuple(given.shape)} ({form})"
-        with sentences(what, OTHERS), beside(given):
-            value = loss(given)
-        if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
-            got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-            raise TypeError(f"loss must give one number, as a tensor, got {got}: {form}")
-        if not value.requires_grad:
-            raise ValueError(
-                f"loss must be differentiable, what {name_of(loss)} gives has no graph (item, detach?): {form}"
-            )
-        return value.reshape(())
-
-    return called
+    Raises TypeError where that isn't what it gives, as a float or a detached tensor, which has lost its derivative.
+    """
+    with default_device_of(z):
+        value = loss(z)
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+        raise TypeError(
+            "loss must map the outputs (N, V, d) of a batch, of any width d, to one number, a tensor with its graph; "
+            f"of the shape {tuple(z.shape)} it made {value!r:.60}"
+        )
+    return value.reshape(())
 
 
 @with_gradients
@@ -193,44 +160,35 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
 
     Raises ValueError where the loss sees more than inner products (:math:`2 \Gamma Z` is then not its gradient), can't be
     differentiated twice or not finitely.
+
+    >>> z = torch.tensor([[[1.0], [0.0]], [[0.0], [2.0]]])  # two samples, two views, one output
+    >>> gram_weights(lambda z: (z[:, 0] * z[:, 1]).sum(), z)[:2, :2]  # attraction of the two views of a sample
+    tensor([[0.0000, 0.5000],
+            [0.5000, 0.0000]], dtype=torch.float64)
     """
     z = outputs.detach().double()
-    rows = z.flatten(0, 1)
+    rows, eps = z.flatten(0, 1), torch.finfo(z.dtype).eps
     with sentences("loss must be differentiable twice by autograd"):
         if of_gram:
             gram = (rows @ rows.T).requires_grad_()
-            (slope,) = torch.autograd.grad(loss(gram), gram)
+            (weights,) = torch.autograd.grad(one_number(loss, gram), gram)
         else:
-            slope = _silent_slope(loss, z)
-            _require_inner_products(loss, z, slope)
-    if not bool(slope.isfinite().all()):
+            silent = z.new_zeros(*z.shape[:2], len(rows), requires_grad=True)
+            (slope,) = torch.autograd.grad(one_number(loss, torch.cat([z, silent], -1)), silent, create_graph=True)
+            weights = z.new_zeros(len(rows), len(rows))
+            if slope.requires_grad:  # else of first order in Y, and so nothing of its square
+                (twice,) = torch.autograd.grad(slope.flatten(0, 1).trace(), silent)
+                weights = 0.5 * twice.flatten(0, 1)
+            (gradient,) = torch.autograd.grad(one_number(loss, leaf := z.clone().requires_grad_()), leaf)
+            apart, size = float((2 * weights @ rows - gradient.flatten(0, 1)).norm()), float(gradient.norm())
+            if apart > math.sqrt(eps) * max(size, float(weights.norm() * z.norm())):  # half of the digits
+                raise ValueError(
+                    "loss must be one of inner products, of outputs of any width: the gradient of this one isn't twice its "
+                    f"derivative in G = Z Z^T times Z (they differ by {apart / max(size, apart):.1%}), so it sees more than "
+                    "that; the step of any loss is OpenedLayer.vjp of its gradient in the outputs"
+                )
+    if not bool(weights.isfinite().all()):
         raise ValueError(
-            "loss: its derivative in the inner products of these outputs isn't finite (an output of length 0?)"
+            "loss must have finite derivatives in the inner products of the outputs (an output of length 0?)"
         )
-    return 0.5 * (slope + slope.T)
-
-
-def _silent_slope(loss: Loss, z: Tensor) -> Tensor:
-    r"""Half the derivative of :math:`\nabla_Y L([Z, Y])` at ``Y = 0`` along the identity: one product with the Hessian."""
-    n = z.shape[0] * z.shape[1]
-    silent = z.new_zeros(*z.shape[:2], n, requires_grad=True)
-    value = loss(torch.cat([z, silent], dim=-1))
-    (slope,) = torch.autograd.grad(value, silent, create_graph=True)
-    if not slope.requires_grad:  # of first order in Y, and so nothing of its square
-        return z.new_zeros(n, n)
-    (twice,) = torch.autograd.grad(slope.reshape(n, n).trace(), silent)
-    return 0.5 * twice.reshape(n, n)
-
-
-def _require_inner_products(loss: Loss, z: Tensor, weights: Tensor) -> None:
-    leaf = z.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(loss(leaf), leaf)
-    seen = 2 * weights @ z.flatten(0, 1)
-    apart, size = float((seen - slope.flatten(0, 1)).norm()), float(slope.norm())
-    # second derivatives may lose half of the digits; sums that cancel are as exact as what is summed
-    if apart > math.sqrt(torch.finfo(z.dtype).eps) * max(size, float(weights.norm() * z.norm())):
-        raise ValueError(
-            "loss must be one of inner products, of outputs of any width: the gradient of this one isn't twice its derivative "
-            f"in G = Z Z^T times Z (they differ by {apart / max(size, apart):.1%}), so it sees more than that, as turning all "
-            "outputs would show; the step of any loss is OpenedLayer.vjp of its gradient in the outputs"
-        )
+    return 0.5 * (weights + weights.T)

@@ -1,12 +1,11 @@
 r"""What a network's representations are worth: nearest neighbours, the papers' linear protocol, effective rank.
 
 Representations are the encoder's, before the projector, of un-augmented images, with BatchNorm by its running statistics.
+Accuracies are computed in the features' own precision, whatever is set around the call.
 
 Cost.  An epoch of training passes each image twice forwards and twice backwards, which is about six times an evaluation's one
-pass: :func:`epochs_between` says how seldom to look so that looking stays below five per cent.  Nearest neighbours and rank are
-for looking on the way; the linear protocol is for the end.
-
-Accuracies are computed in the features' own precision, whatever is set around the call.
+pass: :func:`epochs_between` says how seldom to evaluate so that it stays below five per cent.  Nearest neighbours and rank are
+for the way; the linear protocol is for the end.
 """
 
 from __future__ import annotations
@@ -20,17 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook._ambient import anywhere, beside, copied, seeded
+from sslbook._ambient import anywhere, copied, default_device_of, seeded
 from sslbook._check import (
     require_classes,
-    require_finite,
     require_floating,
     require_number,
-    require_temperature,
     require_whole,
 )
 from sslbook.images.datasets import Dataset
-from sslbook.losses.pairs import octave, unit
 from sslbook.training.augment import Pipeline, plain
 
 SIMILARITIES = 2**25
@@ -41,7 +37,7 @@ or more, before any training."""
 PASSES = 6
 """What an image costs in an epoch of training, in units of what it costs in an evaluation: two views, forwards and backwards."""
 SHARE = 0.05
-"""Of the time of training, what looks may take."""
+"""Of the time of training, what evaluations may take."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +66,12 @@ class Report:
 
 
 def epochs_between(trained: int, evaluated: int) -> int:
-    """The least number of epochs of ``trained`` images of which a look at ``evaluated`` images costs at most :data:`SHARE`.
+    """The least number of epochs of ``trained`` images of which an evaluation of ``evaluated`` images costs at most 5 %.
 
-    CIFAR-10: 4 for a look at all 60,000 images.  STL-10: 1.  5,000 images of CIFAR-10, and its 10,000 test images: 10.
+    CIFAR-10: 4 for all 60,000 images.  STL-10: 1.  5,000 images of CIFAR-10, and its 10,000 test images: 10.
+
+    >>> epochs_between(50_000, 60_000)
+    4
     """
     return max(1, math.ceil(evaluated / (PASSES * SHARE * trained) - 1e-9))
 
@@ -93,6 +92,10 @@ def embed(
     device: by default, the device of a module's weights, or otherwise the CPU.
 
     Raises TypeError if ``dataset`` or ``pipeline`` has the wrong type, and ValueError if there are no images.
+
+    >>> images = Dataset(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64), "black", 1)
+    >>> embed(nn.Flatten(), images, Pipeline(8)).shape
+    torch.Size([5, 64])
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(f"dataset must be a Dataset, which read_images makes of images, got {type(dataset).__name__}")
@@ -106,15 +109,20 @@ def embed(
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
     for start in range(0, len(dataset.pixels), batch):
         images = plain(dataset.pixels[start : start + batch].to(place, non_blocking=True), pipeline)
-        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"), beside(images):
+        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"), default_device_of(images):
             parts.append(features(images if weights is None else images.to(weights.dtype)).float())
     return torch.cat(parts)
 
 
+def _unit(z: Tensor) -> Tensor:
+    """``z / |z|`` along the last axis; the quotient by the largest entry has a norm whose square no dtype loses."""
+    return F.normalize(z / z.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny), dim=-1)
+
+
 @torch.no_grad()
-def nearest(known: Tensor, asked: Tensor, count: int) -> Tensor:
-    """The ``count`` rows of ``known (M, F)`` with the largest cosine to each of ``asked (N, F)``, nearest first: ``(N, count)``."""
-    return (unit(asked) @ unit(known).T).topk(count, dim=1).indices
+def nearest(train: Tensor, queries: Tensor, count: int) -> Tensor:
+    """The ``count`` rows of ``train (M, F)`` of largest cosine to each of ``queries (N, F)``, nearest first: ``(N, count)``."""
+    return (_unit(queries) @ _unit(train).T).topk(count, dim=1).indices
 
 
 @anywhere
@@ -136,14 +144,18 @@ def knn_accuracy(
 
     Raises TypeError unless the features have one floating dtype and the labels an integer dtype.  Raises ValueError for
     shapes that don't fit, empty sets, features that aren't finite, an unlabelled image, or a ``k`` outside ``1 .. N``.
+
+    >>> directions, labels = torch.eye(3), torch.tensor([0, 1, 2])
+    >>> knn_accuracy(directions, labels, 5 * directions, labels, k=1)
+    1.0
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     k = require_whole("k", k, least=1, most=len(train_features))
-    temperature = require_temperature(temperature, train_features.dtype)
+    temperature = require_number("temperature", temperature, above=0)
     right = torch.zeros((), dtype=torch.int64, device=test_features.device)
     rows = max(1, SIMILARITIES // len(train_features))
-    neighbours, wanted = unit(train_features), unit(test_features)
-    for block, answers in zip(wanted.split(rows), truth.split(rows), strict=True):
+    neighbours, queries = _unit(train_features), _unit(test_features)
+    for block, answers in zip(queries.split(rows), truth.split(rows), strict=True):
         cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
         weights = ((cosine - cosine.amax(1, keepdim=True)) / temperature).exp()
         votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[nearest], weights)
@@ -173,6 +185,10 @@ def linear_probe(
     ``epochs`` and ``lr`` suit the papers' 50,000 images; for a thousand images, try ``epochs=200, lr=1e-2``.
 
     Raises TypeError and ValueError where :func:`knn_accuracy` does, and ValueError for numbers out of range.
+
+    >>> directions, labels = torch.eye(3).repeat(20, 1), torch.arange(60) % 3
+    >>> linear_probe(directions, labels, directions, labels, epochs=200, lr=1e-2).final
+    1.0
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     epochs = require_whole("epochs", epochs, least=1)
@@ -213,8 +229,7 @@ def _fit(
 
 def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Both by the training images' mean and deviation, in float32, with a column of ones; what never varies is only centred."""
-    size = octave(train.double(), 0)
-    train, test = train.double() / size, test.double() / size
+    train, test = train.double(), test.double()
     centre, spread = train.mean(0), train.std(0, correction=0)
     spread[spread <= 1e-6 * centre.abs()] = 1  # a constant and the last places of float32, which are 1.2e-7 apart
     x, y = (F.pad(((part - centre) / spread).float(), (0, 1), value=1.0) for part in (train, test))
@@ -226,17 +241,14 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
     require_floating(train_features=train, test_features=test)
     if train.dtype != test.dtype:
         raise TypeError(f"train_features and test_features must have one dtype, got {train.dtype} and {test.dtype}")
-    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or not train.shape[1]:
+    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or not (train.numel() and test.numel()):
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
-        raise ValueError(f"train_features and test_features must be (N, F) and (M, F), F at least 1, got {shapes}")
-    for part, features, classes in (("train", train, labels), ("test", test, truth)):
-        name = f"{part}_labels"
-        if not len(features):
-            raise ValueError(f"{part}_features must hold one image or more, got none")
+        raise ValueError(f"train_features and test_features must be (N, F) and (M, F), each at least 1, got {shapes}")
+    for name, features, classes in (("train_labels", train, labels), ("test_labels", test, truth)):
         require_classes(name, classes)
         if classes.shape != features.shape[:1]:
             raise ValueError(f"{name} must hold a class for each of {len(features)} images, got {tuple(classes.shape)}")
-    require_finite(train_features=train, test_features=test)
+    _require_finite(train_features=train, test_features=test)
     found, numbers = torch.cat([labels.long(), truth.long()]).cpu().unique(return_inverse=True)
     labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])
     return labels, truth, len(found)
@@ -257,16 +269,12 @@ def report(
     The 200 nearest training images vote, or all where there are fewer.
     Raises ValueError for an image without a label, and where representations are no finite numbers.
     """
-    known, asked = (embed(encoder, part, pipeline, device) for part in (train, test))
-    shown = known, train.labels.to(device), asked, test.labels.to(device)
-    accuracy = knn_accuracy(*shown, k=min(200, len(known)))
-    found = linear_probe(*shown, seed=seed) if linear else None
-    return Report(
-        knn=accuracy,
-        linear_final=None if found is None else found.final,
-        linear_best=None if found is None else found.best,
-        rank=effective_rank(asked, RESOLUTION if known.device.type == "cuda" else None).item(),
-    )
+    features, tests = (embed(encoder, part, pipeline, device) for part in (train, test))
+    both = features, train.labels.to(device), tests, test.labels.to(device)
+    accuracy = knn_accuracy(*both, k=min(200, len(features)))
+    probe = linear_probe(*both, seed=seed) if linear else None
+    rank = effective_rank(tests, RESOLUTION if features.device.type == "cuda" else None).item()
+    return Report(accuracy, None if probe is None else probe.final, None if probe is None else probe.best, rank)
 
 
 # --- how many directions representations take ------------------------------------------------------------------------
@@ -283,21 +291,22 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     resolution: variation below this value, relative to the features' root mean square, counts as rounding error.  The
     default is 4 units in the last place of the features' dtype, but at least 1e-10.  Raises TypeError unless the
     features are a floating-point tensor, and ValueError for a wrong shape or infinite values.
+
+    >>> effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]]))  # two directions, equally strong
+    tensor(2., dtype=torch.float64)
     """
     require_floating(features=features)
     if features.ndim < 2 or 0 in features.shape[-2:]:
         raise ValueError(f"features must be (..., N, F), each at least 1, got {tuple(features.shape)}")
-    require_finite(features=features)
+    _require_finite(features=features)
     finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
-    largest = features.detach().double().abs().amax((-2, -1), keepdim=True)
-    scaled = features.double() / torch.where(largest > 0, largest, 1)  # squares that are neither 0 nor infinite
-    centred = scaled - scaled.mean(-2, keepdim=True)
-    size = centred.square().sum((-2, -1))
-    scale = scaled.square().sum((-2, -1)).clamp(min=torch.finfo(torch.float64).tiny)
+    tiny, largest = torch.finfo(torch.float64).tiny, features.detach().double().abs().amax((-2, -1), keepdim=True)
+    features = features.double() / torch.where(largest > 0, largest, 1)  # squares that are neither 0 nor infinite
+    centred = features - features.mean(-2, keepdim=True)
+    varies = centred.square().sum((-2, -1)) > max(finest, 1e-10) ** 2 * features.square().sum((-2, -1)).clamp(min=tiny)
     values = torch.linalg.eigvalsh(centred.mT @ centred).clamp(min=0)
-    shares = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    entropy = -torch.special.xlogy(shares, shares).sum(-1)
-    return torch.where(size > max(finest, 1e-10) ** 2 * scale, entropy.exp(), 0.0)
+    shares = values / values.sum(-1, keepdim=True).clamp(min=tiny)
+    return torch.where(varies, (-torch.special.xlogy(shares, shares).sum(-1)).exp(), 0.0)
 
 
 def likeness(outputs: Tensor) -> Tensor:
@@ -305,3 +314,12 @@ def likeness(outputs: Tensor) -> Tensor:
     units = F.normalize(outputs.double(), dim=-1)
     count = units.shape[-2]
     return (units.sum(-2).square().sum(-1) - count) / (count * (count - 1))
+
+
+def _require_finite(**features: Tensor) -> None:
+    """Raise ValueError, which says how many rows it is, where features ``(..., F)`` hold a NaN or an infinity."""
+    for argument, values in features.items():
+        bad = (~values.isfinite()).any(-1)
+        if bad.any():
+            rows = f"{int(bad.sum())} of {bad.numel()} rows that are not"
+            raise ValueError(f"{argument} must be finite numbers, got {rows}: the network has diverged")

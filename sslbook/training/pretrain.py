@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import re
 import reprlib
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -21,29 +21,30 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from sslbook._ambient import anywhere, copied, in_float32, put_back, seeded
-from sslbook._check import meant, unknown, unwrapped_name
+from sslbook._check import unknown
 from sslbook._files import user_path
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
+from sslbook.networks.wrappers import unwrapped_name
 from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
-from sslbook.training.run.parts import Own, labelled
-from sslbook.training.run.settings import Settings, stored, stored_settings, with_values
-from sslbook.training.run.trainer import plot_rows, told, train
+from sslbook.training.run.data import labelled
+from sslbook.training.run.settings import Settings, stored_settings, with_values
+from sslbook.training.run.trainer import in_short, plot_rows, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METHODS: dict[str, dict[str, Any]] = {
-    "simclr": {"objective": Settings().objective},
-    "byol": {"objective": "byol", "networks": Networks(predictor=2, target="ema")},
-    "simsiam": {"objective": "byol", "networks": Networks(predictor=2)},
+METHODS: dict[str, tuple[str, Networks]] = {
+    "simclr": (Settings().objective, Networks()),
+    "byol": ("byol", Networks(predictor=2, target="ema")),
+    "simsiam": ("byol", Networks(predictor=2)),
 }
-"""What each method sets; another name is that of an objective, between the two views' embeddings."""
+"""Each method's objective, and the predictor and target that it has; another name is that of an objective."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Pretrained:
     rows: list[Row]
 
     def __repr__(self) -> str:
-        return f"Pretrained({type(self.backbone).__name__}, {told(self.rows)})"
+        return f"Pretrained({type(self.backbone).__name__}, {in_short(self.rows)})"
 
     def plot(self) -> Figure:
         """Plot the loss of each epoch, and the accuracy of nearest neighbours where it was measured."""
@@ -103,8 +104,8 @@ def pretrain(
     folder: the folder for checkpoints, log and result.  After an interruption, the same call resumes there and ends
     with the same weights, bit for bit on a CPU, even with dropout.  Random numbers of NumPy or Python are not restored.
     Checkpoints are written after an epoch, at most every 30 seconds, and within an epoch every 10 minutes.  If a signal
-    stops the run, it writes a checkpoint and raises KeyboardInterrupt.  Two calls are the same if images, settings and networks
-    agree.  Networks are compared by ``repr`` without addresses, and by parameters' names, shapes, types and ``requires_grad``.
+    stops the run, it writes a checkpoint and raises KeyboardInterrupt.  A folder is refused if its run had other settings
+    or images, or a network whose parameters have other names or shapes; take another folder for another network.
     device: by default, ``cuda`` if there is a GPU.  tensorboard: whether to write curves for TensorBoard to the folder.
     on_epoch: a function that is called with the epoch's row; what it changes in the network is put back.
     batch: the batch size; by default 256, or all images.
@@ -116,58 +117,67 @@ def pretrain(
     no predictor, BYOL and SimSiam add one with two layers; if it has no target, BYOL uses "ema".
 
     Raises ValueError or TypeError for unusable arguments, before training, and later the same errors as ``train``.
+
+    >>> pixels = torch.randint(0, 256, (64, 3, 16, 16), dtype=torch.uint8)
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    >>> run = pretrain(pixels, net, "byol", epochs=2, batch=32, device="cpu", quiet=True)
+    >>> [row["epoch"] for row in run.rows]
+    [1, 2]
     """
-    for name in ("objective", "loss"):
+    for name in ("objective", "loss", "dataset", "split", "subset", "own"):
         if name in settings:
-            raise ValueError(f"{name}: give its name as method, got {name}={settings[name]!r}")
-    for name in ("dataset", "split", "subset", "own"):
-        if name in settings:
-            raise ValueError(f"{name} is of runs on data sets by name, and these images are your own: leave it out")
+            instead = "give its name as method" if name in ("objective", "loss") else "these images are your own"
+            raise ValueError(f"{name} can't be set here: {instead}, got {name}={settings[name]!r}")
     if pipeline is not None and not isinstance(pipeline, Pipeline):
         raise TypeError(
             f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}; in place of "
             "torchvision's transforms say Pipeline(32, scale=(0.5, 1), grey=0)"
         )
-    method = meant(method, known := {**METHODS, **OBJECTIVES})
-    if method not in known:
-        raise unknown("method", method, known)
-    chosen = METHODS.get(method, {"objective": method})
-    kept = None if folder is None else _place(folder)
+    if method not in METHODS and method not in OBJECTIVES:
+        raise unknown("method", method, {**METHODS, **OBJECTIVES})
+
+    # Images, and those whose accuracy is measured along the way.
     data = read_images(images, labels)
     if len(data) < 2:
         raise ValueError("images must hold two images or more to be trained on, got 1")
     views = pipeline or simclr_views(data)
-    shown = None if val is None else _shown(data, val)
-    wanted = {**chosen, "schedule": "cosine", "shuffle": True, "evaluate": 0 if shown is None else None}
-    wanted |= {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed, **settings}
-    wanted |= _towers(chosen, settings)
+    tests = None if val is None else _validation(data, val)
+
+    # Settings: the caller's, the method's, and this function's defaults.
+    name, towers = METHODS.get(method, (method, Networks()))
+    wanted = {"schedule": "cosine", "shuffle": True, "evaluate": 0 if tests is None else None, "networks": towers}
+    wanted |= {"objective": name, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed, **settings}
+    if isinstance(given := wanted["networks"], Networks):
+        wanted["networks"] = replace(
+            given, predictor=given.predictor or towers.predictor, target=given.target or towers.target
+        )
     run = with_values(Settings(), wanted)
     if run.batch > len(data):
         if run.batch != 256:  # which nobody may have asked for
             warnings.warn(f"batch={run.batch} is cut to the {len(data)} images that there are", stacklevel=2)
         run = replace(run, batch=len(data))
-    if shown is None and (run.evaluate or run.probes):
+    if tests is None and (run.evaluate or run.probes):
         warnings.warn("evaluate and probes measure nothing without val, which is labelled images", stacklevel=2)
-    for given, part in ((images, data), (val, shown)):
-        if kept is not None and part is not None and part.files:
-            place = user_path(given if isinstance(given, (str, Path)) else os.path.commonpath(part.files)).resolve()
-            if kept.resolve().is_relative_to(place):
-                warnings.warn(f"folder {kept} lies among the pictures of {place}, and so will its files", stacklevel=2)
-    seed = run.seed
-    with in_float32(), seeded(seed):
+
+    # The network with its first weights, and what else tells this run from another one in its folder.
+    with in_float32(), seeded(run.seed):
         encoder = _made(backbone)
         features = _features(encoder, data, views)
-    own = Own(encoder, features, views)
-    run = with_values(run, {"own": _described(data, own, asks_labels(run.objective))})
+    own = {"images": _digest(data.pixels), "shape": list(data.pixels.shape), "pipeline": asdict(views)}
+    if asks_labels(run.objective):
+        own["labels"] = _digest(data.labels)
+    run = replace(run, own=own)
+    kept = None if folder is None else _place(folder)
     try:
-        with tempfile.TemporaryDirectory() as scratch, seeded(seed), put_back(encoder, numbers=False):
+        with tempfile.TemporaryDirectory() as scratch, seeded(run.seed), put_back(encoder, numbers=False):
             _training(encoder)
             result = train(
                 run,
                 kept or Path(scratch),
                 on_epoch=on_epoch,
-                data=(data, shown),
-                own=own,
+                data=(data, tests),
+                backbone=(encoder, features),
+                pipeline=views,
                 device=device,
                 tensorboard=tensorboard,
                 quiet=quiet,
@@ -191,6 +201,13 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     A finished run also leaves the file ``backbone.pt``, which
     ``net.load_state_dict(torch.load(folder / "backbone.pt"))`` loads.  Raises FileNotFoundError without a checkpoint,
     and ValueError for a network of another architecture.
+
+    >>> make = lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    >>> with tempfile.TemporaryDirectory() as there:
+    ...     pixels = torch.zeros(8, 3, 8, 8, dtype=torch.uint8)
+    ...     run = pretrain(pixels, make, epochs=1, batch=4, folder=there, device="cpu", quiet=True)
+    ...     torch.equal(load_run(there, make).backbone[1].weight, run.backbone[1].weight)
+    True
     """
     place = user_path(folder)
     content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=4)) if place.is_dir() else None
@@ -204,20 +221,19 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
         raise ValueError(f"{place} trained {'a network of your own' if settings.own else 'a ResNet-18'}: {needs}")
     with in_float32(), seeded(settings.seed):
         encoder = _made(backbone) if settings.own else build(settings.networks, settings.seed).encoder
-    prefix = "encoder."
-    weights = {name.removeprefix(prefix): part for name, part in content["model"].items() if name.startswith(prefix)}
-    own = (
-        {unwrapped_name(name): name for name in encoder.state_dict()}
-        if encoder.state_dict().keys() != weights.keys()
-        else {}
-    )
+    weights = {
+        unwrapped_name(name.removeprefix("encoder.")): value
+        for name, value in content["model"].items()
+        if name.startswith("encoder.")
+    }
+    names = {unwrapped_name(name): name for name in encoder.state_dict()}
     try:
-        encoder.load_state_dict({own.get(unwrapped_name(name), name): part for name, part in weights.items()})
+        encoder.load_state_dict({names.get(name, name): value for name, value in weights.items()})
     except RuntimeError as error:
         why = " ".join(str(error).split())
         raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
-    views = PIPELINES[settings.pipeline] if not settings.own else Pipeline(**settings.own["pipeline"])
-    return Pretrained(encoder.eval(), views, stored(content["rows"]))
+    views = Pipeline(**settings.own["pipeline"]) if settings.own else PIPELINES[settings.pipeline]
+    return Pretrained(encoder.eval(), views, json.loads(content["rows"]))
 
 
 def simclr_views(data: Dataset) -> Pipeline:
@@ -226,29 +242,21 @@ def simclr_views(data: Dataset) -> Pipeline:
     return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)
 
 
-def _shown(data: Dataset, val: Any) -> Dataset:
+def _validation(data: Dataset, val: Any) -> Dataset:
     """The images whose accuracy is measured along the way; raises ValueError unless both have labels of the same classes."""
     named = data.class_names if isinstance(val, (str, Path)) and data.class_names else None
-    shown = labelled(whole := read_images(val, classes=named), "val")
-    if len(shown) < len(whole):
-        told = f"{len(whole) - len(shown)} of the {len(whole)} images of val have no class, and are left out"
+    tests = labelled(whole := read_images(val, classes=named), "val")
+    if len(tests) < len(whole):
+        told = f"{len(whole) - len(tests)} of the {len(whole)} images of val have no class, and are left out"
         warnings.warn(told, stacklevel=3)
     labelled(data, "images")
-    if shown.class_names != data.class_names or shown.pixels.shape[1:] != data.pixels.shape[1:]:
+    if tests.class_names != data.class_names or tests.pixels.shape[1:] != data.pixels.shape[1:]:
         raise ValueError(
             f"val must have the classes and the size of images, {', '.join(data.class_names) or data.classes} and "
-            f"{tuple(data.pixels.shape[1:])}, got {', '.join(shown.class_names) or shown.classes} and "
-            f"{tuple(shown.pixels.shape[1:])}"
+            f"{tuple(data.pixels.shape[1:])}, got {', '.join(tests.class_names) or tests.classes} and "
+            f"{tuple(tests.pixels.shape[1:])}"
         )
-    return shown
-
-
-def _towers(method: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Networks]:
-    """The networks of the caller's settings, with the method's predictor and target where these have none."""
-    own, given = method.get("networks"), settings.get("networks")
-    if not isinstance(own, Networks) or not isinstance(given, Networks):
-        return {}
-    return {"networks": replace(given, predictor=given.predictor or own.predictor, target=given.target or own.target)}
+    return tests
 
 
 def _place(folder: str | Path) -> Path:
@@ -258,6 +266,10 @@ def _place(folder: str | Path) -> Path:
         if above.exists() and not above.is_dir():
             raise ValueError(f"folder must be a folder, or the name of a new one, got {place}: {above} is a file")
     return place
+
+
+def _digest(x: Tensor) -> str:
+    return hashlib.sha256(x.contiguous().numpy().data).hexdigest()
 
 
 def _made(backbone: object) -> nn.Module:
@@ -272,22 +284,40 @@ def _made(backbone: object) -> nn.Module:
 
 @torch.no_grad()
 def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
-    """How many features the backbone gives of an image, by a look at two, of a copy in each mode; lazy layers get their weights."""
+    """How many features the backbone gives of an image; lazy layers get their weights.
+
+    Two images pass through a copy in each mode, so that what would end in the first step, or after an epoch of it, is refused
+    with a sentence before.  Several processes share each batch, so there an image's features must not depend on the others in it,
+    but through BatchNorm: else each process would go by its own part.
+    """
     two = plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
     if any(map(is_lazy, chain(backbone.parameters(), backbone.buffers()))):
         modes = {part: part.training for part in backbone.modules()}
         try:
-            _look(backbone.eval(), two, "F", "")
+            _passed(backbone.eval(), two, "")
         finally:
             for part, mode in modes.items():
                 part.training = mode
-    features = _look(copied(backbone).eval(), two, "F", "")
+    features = _passed(copied(backbone).eval(), two, "").shape[1]
     for name, held in chain(backbone.named_parameters(), backbone.named_buffers()):
         if is_lazy(held) or held.is_meta:
             raise ValueError(f"backbone must have values everywhere, and {name} has none after two images")
-    _look(_training(copied(backbone)), two, str(features), " in training mode")
+    if (other := _passed(_training(copied(backbone)), two, " in training mode").shape[1]) != features:
+        raise ValueError(
+            f"backbone must give as many features in both modes, got {features}, and {other} in training mode"
+        )
     if "WORLD_SIZE" in os.environ:
-        _require_apart(copied(backbone), two)
+        alone = _training(copied(backbone))
+        for part in alone.modules():
+            part.training = part.training and not isinstance(part, _NormBase | BatchNorm)
+        rows = []
+        for others in (two, torch.stack([two[0], -two[1]])):
+            torch.manual_seed(0)
+            rows.append(alone(others)[0])
+        if not torch.allclose(rows[0], rows[1], rtol=1e-3, atol=1e-3 * float(rows[0].abs().max())):
+            raise ValueError(
+                "backbone must treat images one by one, but for BatchNorm: several processes share a batch"
+            )
     return features
 
 
@@ -296,61 +326,16 @@ def _training(backbone: nn.Module) -> nn.Module:
     return backbone if backbone.training else backbone.train()
 
 
-def _look(backbone: nn.Module, two: Tensor, features: str, mode: str) -> int:
-    """The number of features of two images, which must be ``features`` if that is one; raises ValueError with a sentence."""
+def _passed(backbone: nn.Module, two: Tensor, mode: str) -> Tensor:
+    """The features of two images; raises ValueError with a sentence for anything but float32 ``(2, F)``."""
     shape = tuple(two.shape)
     try:
         found = backbone(two)
     except Exception as error:  # whatever a network of the caller's may raise
         kinds = sorted({str(weights.dtype) for weights in backbone.parameters()} - {str(two.dtype)})
-        why = (
-            f"{error}; images are {two.dtype}, and it has {', '.join(kinds)}, which .float() changes"
-            if kinds
-            else error
-        )
-        raise ValueError(f"backbone can't take images {shape}{mode}: {why}") from error
-    if isinstance(found, Tensor):
-        fits = found.ndim == 2 and len(found) == len(two) and features in ("F", str(found.shape[1]))
-        if fits and found.dtype == two.dtype:
-            return found.shape[1]
-        got = f"{found.dtype} {tuple(found.shape)}{', where float32 is wanted' if fits else ''}"
-    else:
-        got = type(found).__name__
-    raise ValueError(f"backbone must map images {shape} to features ({len(two)}, {features}){mode}, got {got}")
-
-
-def _require_apart(backbone: nn.Module, two: Tensor) -> None:
-    """Raise ValueError where an image's features depend on the others, but for BatchNorm, which processes share."""
-    for part in backbone.modules():
-        part.training = part.training and not isinstance(part, _NormBase | BatchNorm)
-    found = []
-    for batch in (two, torch.stack([two[0], -two[1]])):
-        torch.manual_seed(0)
-        found.append(backbone(batch)[0])
-    if not torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-3 * float(found[0].abs().max())):
-        raise ValueError(
-            "backbone must treat images one by one, but for nn.BatchNorm with running statistics: several processes share "
-            "a batch, and each would go by its own part"
-        )
-
-
-def _described(data: Dataset, own: Own, labels: bool) -> dict[str, Any]:
-    """What tells this run from one on other images, with another network or augmentation; not the network's first weights.
-
-    labels: the images' classes count too.
-    """
-    state = {name: part for name, part in own.encoder.state_dict().items() if isinstance(part, Tensor)}
-    shapes = {name: list(part.shape) for name, part in state.items()}
-    odd = [(name, str(part.dtype)) for name, part in state.items() if part.dtype not in (torch.float32, torch.int64)]
-    if own.encoder.training:
-        odd += [(name, "eval") for name, part in own.encoder.named_modules() if not part.training]
-    odd += [(name, "frozen") for name, part in own.encoder.named_parameters() if not part.requires_grad]
-    # another process has other addresses, and another order of a set
-    text = re.sub("0x[0-9a-fA-F]{8,}", "", str(own.encoder))
-    text = re.sub("{([^{}:]*)}", lambda found: str(sorted(found[1].split(", "))), text)
-    return {
-        "images": hashlib.sha256(data.pixels.contiguous().numpy().data).hexdigest(),
-        "backbone": hashlib.sha256(f"{text} {shapes}{odd or ''}".encode()).hexdigest(),
-        "pipeline": asdict(own.pipeline),
-        **({"labels": hashlib.sha256(data.labels.contiguous().numpy().data).hexdigest()} if labels else {}),
-    }
+        more = f"; images are {two.dtype}, and it has {', '.join(kinds)}, which .float() changes" if kinds else ""
+        raise ValueError(f"backbone can't take images {shape}{mode}: {error}{more}") from error
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(two) or found.dtype != two.dtype:
+        got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"backbone must map images {shape} to float32 features ({len(two)}, F){mode}, got {got}")
+    return found

@@ -60,20 +60,21 @@ class TreeNetwork:
         r"""Number of units of a part, :math:`|\mathcal N_\mu|`."""
         return self.weights[0].shape[2]
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> TreeNetwork:
+        """Return the networks with ``change`` of every tensor of weights and biases."""
+        return TreeNetwork(tuple(map(change, self.weights)), tuple(map(change, self.biases)))
+
     def replica(self, r: int) -> TreeNetwork:
         """Return network ``r`` alone, with a replica axis of length 1."""
-        return self._each(lambda tensor: tensor[r : r + 1])
+        return self.each(lambda tensor: tensor[r : r + 1])
 
     def clone(self) -> TreeNetwork:
         """Return a copy that shares no memory with the original."""
-        return self._each(Tensor.clone)
+        return self.each(Tensor.clone)
 
     def to(self, target: torch.device | torch.dtype) -> TreeNetwork:
         """Return the networks on another device or in another precision."""
-        return self._each(lambda tensor: tensor.to(target))
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> TreeNetwork:
-        return TreeNetwork(tuple(map(change, self.weights)), tuple(map(change, self.biases)))
+        return self.each(lambda tensor: tensor.to(target))
 
 
 @anywhere
@@ -85,6 +86,9 @@ def initial_network(
     branching: the number of a variable's children at each depth, from the root on.
     bias: whether initial biases are drawn; otherwise they start at zero, and training changes them all the same.
     Raises ValueError for a width of 0 or an empty tree.
+
+    >>> initial_network([0, 1], branching=(2, 3), width=4)
+    TreeNetwork(2 replicas; depth 2, width 4, torch.float32)
     """
     width = require_whole("width", width, least=1)
     if not branching or any(b < 1 for b in branching):
@@ -127,9 +131,6 @@ def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
     return Activity(tuple(reversed(inputs)), tuple(reversed(pre)))
 
 
-# --- all parts on all patterns of the leaves --------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Parts:
     r"""All parts of one depth on all patterns of the leaves below them.
@@ -153,13 +154,10 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list
 
     Raises ValueError if tree and network differ in shape, or if a part sees more than ``limit`` patterns.
     """
-    shape = (tree.replicas, tree.depth, tree.nodes[:-1], tree.branching)
+    shape = (tree.replicas, tree.depth, tree.branching)
     fans = tuple(w.shape[3] // (1 if d == net.depth - 1 else net.width) for d, w in enumerate(net.weights))
-    other = (net.replicas, net.depth, tuple(w.shape[1] for w in net.weights), fans)
-    if shape != other:
-        raise ValueError(
-            f"tree and net must have one shape (replicas, depth, nodes, branching), got {shape} and {other}"
-        )
+    if shape != (other := (net.replicas, net.depth, fans)):
+        raise ValueError(f"tree and net must have one shape (replicas, depth, branching), got {shape} and {other}")
     patterns = tree.values[-1] ** math.prod(tree.branching[1:])
     if patterns > limit:
         raise ValueError(f"a part below the root sees {patterns} patterns of leaves, more than limit = {limit}")
@@ -179,9 +177,6 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list
         listed.append(Parts(pre, given))
         active = pre.relu()
     return [None, *reversed(listed)]
-
-
-# --- conditional expectations ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -248,14 +243,19 @@ def _leaves(tree: LatentTree) -> Parts:
 def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
     r"""Return, for each depth, the correlations ``(R, nodes, width)`` of pre-activations with their latent variables.
 
-    They are exact: sums over all values of the leaves.  Units that are constant up to rounding count as uncorrelated.
+    :math:`\operatorname{corr}(\tilde f_j, z_\mu)` of unit ``j`` of part μ, from the root's part to the lowest.  They are exact:
+    sums over all values of the leaves.  Units that are constant up to rounding count as uncorrelated.
+
+    listed: what :func:`list_parts` gives, for whoever has it already.
+    Raises ValueError if tree and network differ in shape, or if the leaves have too many patterns to list.
+
+    >>> from sslbook.trees.latent import symmetric_binary
+    >>> tree = symmetric_binary([torch.full((1, 2), 0.5)])  # a root with two leaves, each like it in 3 of 4 samples
+    >>> net = TreeNetwork((torch.ones(1, 1, 1, 2),), (torch.zeros(1, 1, 1),))  # one unit: how many leaves are 1
+    >>> latent_correlations(tree, net)  # 2 * 0.5 / sqrt(2 + 2 * 0.5 * 0.5)
+    [tensor([[[0.6325]]], dtype=torch.float64)]
     """
-    for name, given, kind in (("tree", tree, LatentTree), ("net", net, TreeNetwork)):
-        if not isinstance(given, kind):
-            raise TypeError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
-    if listed is None:
-        net = _in_range(net)
-        listed = list_parts(tree, net)
+    listed = list_parts(tree, net) if listed is None else listed
     found = []
     for prior, moment, m in zip(marginals(tree), moments(tree, net, listed), tree.values):
         z = torch.arange(m, dtype=torch.float64, device=prior.device)
@@ -269,18 +269,6 @@ def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts |
         constant = variance <= (64 * torch.finfo(torch.float64).eps) ** 2 * moment.mean.square().amax(-1)
         found.append(torch.where(constant, 0.0, covariance / (variance * z_variance).sqrt()))
     return found
-
-
-def _in_range(net: TreeNetwork) -> TreeNetwork:
-    """The same network, each depth in units of a power of two, so that no square under- or overflows; correlations have none."""
-    weights, biases, below = [], [], 0
-    for weight, bias in zip(reversed(net.weights), reversed(net.biases)):
-        sizes = [(float(part.abs().max()), shift) for part, shift in ((weight, below), (bias, 0))]
-        unit = max((math.frexp(size)[1] + shift for size, shift in sizes if size), default=below)
-        weights.append(torch.ldexp(weight.double(), torch.tensor(below - unit)))
-        biases.append(torch.ldexp(bias.double(), torch.tensor(-unit)))
-        below = unit
-    return TreeNetwork(tuple(reversed(weights)), tuple(reversed(biases)))
 
 
 def parts_below(tree: LatentTree, listed: list[Parts | None], depth: int) -> Parts:

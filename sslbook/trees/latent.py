@@ -11,7 +11,6 @@ Trees are complete, their tables are not tied: every edge of every replica has i
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,20 +38,17 @@ class LatentTree:
     tables: tuple[Tensor, ...]
 
     def __post_init__(self) -> None:
-        if not self.tables:
-            raise ValueError("the tree's depth must be at least 1, got 0: a root alone has no leaves to see")
-        if self.root.ndim != 2:
-            raise ValueError(f"root must have shape (replicas, values), got {tuple(self.root.shape)}")
-        _check_probabilities("root", self.root)
+        if not self.tables or self.root.ndim != 2:
+            shape = f"got {len(self.tables)} tables and a root of shape {tuple(self.root.shape)}"
+            raise ValueError(f"a tree's depth must be at least 1, and its root (replicas, values); {shape}")
+        _require_probabilities("root", self.root)
         nodes, values = 1, self.root.shape[1]
         for depth, table in enumerate(self.tables):
-            fits = table.ndim == 4 and table.shape[0] == self.replicas and table.shape[2] == values
-            if not fits or table.shape[1] < nodes or table.shape[1] % nodes:
-                raise ValueError(
-                    f"tables[{depth}] must have shape ({self.replicas}, a multiple of {nodes}, {values}, values below), "
-                    f"got {tuple(table.shape)}"
-                )
-            _check_probabilities(f"tables[{depth}]", table)
+            fits = table.ndim == 4 and (table.shape[0], table.shape[2]) == (self.replicas, values)
+            if not fits or table.shape[1] % nodes:
+                shape = f"({self.replicas}, a multiple of {nodes}, {values}, values below)"
+                raise ValueError(f"tables[{depth}] must have shape {shape}, got {tuple(table.shape)}")
+            _require_probabilities(f"tables[{depth}]", table)
             nodes, values = table.shape[1], table.shape[3]
 
     def __repr__(self) -> str:
@@ -99,19 +95,15 @@ class LatentTree:
         return descend(self, draw_root(self, u[:, 0]) if root is None else root, u[:, 1:])
 
 
-def _check_probabilities(name: str, table: Tensor) -> None:
-    if not table.numel():
-        raise ValueError(f"{name} must hold probabilities, got the shape {tuple(table.shape)}")
-    if bool(((table >= 0) & (table <= 1)).logical_not_().any()):  # a NaN too
-        raise ValueError(f"{name} must hold probabilities between 0 and 1, got {table.min():.6g} to {table.max():.6g}")
+def _require_probabilities(name: str, table: Tensor) -> None:
+    """Raise ValueError unless the rows of a table, along its last axis, are distributions."""
+    require_floating(**{name: table})
+    if not table.numel() or not bool(((table >= 0) & (table <= 1)).all()):  # a NaN is neither
+        found = f"{table.min():.6g} to {table.max():.6g}" if table.numel() else tuple(table.shape)
+        raise ValueError(f"{name} must hold probabilities between 0 and 1, got {found}")
     sums = table.sum(-1)
-    worst = float((sums - 1).abs().max())
-    if worst > 64 * torch.finfo(table.dtype).eps * table.shape[-1]:
-        where = tuple(torch.nonzero((sums - 1).abs() == (sums - 1).abs().max())[0].tolist())
-        raise ValueError(f"every row of {name} must sum to one, row {where} sums to {float(sums[where]):.6g}")
-
-
-# --- kinds of trees --------------------------------------------------------------------------------------------------
+    if float((sums - 1).abs().max()) > 64 * torch.finfo(table.dtype).eps * table.shape[-1]:
+        raise ValueError(f"every row of {name} must sum to one, got sums of {sums.min():.6g} to {sums.max():.6g}")
 
 
 @anywhere
@@ -120,14 +112,16 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
 
     polarities: :math:`\rho_{\mu\nu}` in [-1, 1] at each depth, ``(R, nodes at depth d + 1)`` (Eq. 14 of [tian2020]).
     root_polarity: the polarity of the root, :math:`\rho_0 = \mathbb P(z_0 = 1) - \mathbb P(z_0 = 0)`.
+    Raises ValueError for a polarity outside of its interval, and where there is no depth.
+
+    >>> symmetric_binary([torch.full((1, 2), 0.5)]).tables[0][0, 0]
+    tensor([[0.7500, 0.2500],
+            [0.2500, 0.7500]])
     """
     if not polarities:
-        raise ValueError("polarities must hold one tensor a depth; got none: the tree's depth must be at least 1")
+        raise ValueError("polarities must hold one tensor for each depth, of which there is at least 1; got none")
     root_polarity = require_number("root_polarity", root_polarity, least=-1, most=1)
-    for depth, rho in enumerate(polarities):
-        require_floating(**{f"polarities[{depth}]": rho})
-        if not bool((rho.abs() <= 1).all()):
-            raise ValueError(f"polarities[{depth}] must lie between -1 and 1, got {rho.min():.6g} to {rho.max():.6g}")
+    require_floating(**{f"polarities[{depth}]": rho for depth, rho in enumerate(polarities)})
     first = polarities[0]
     root = torch.tensor([1 - root_polarity, 1 + root_polarity], dtype=first.dtype, device=first.device) / 2
     tables = (torch.stack([1 + rho, 1 - rho, 1 - rho, 1 + rho], -1).unflatten(-1, (2, 2)) / 2 for rho in polarities)
@@ -135,7 +129,14 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
 
 
 def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
-    """Return general categorical trees (HLTM), whose tables have uniformly drawn and normalised rows."""
+    """Return general categorical trees (HLTM), whose tables have uniformly drawn and normalised rows.
+
+    seeds: one number for each tree.  values: how many values a variable takes at each depth, root first, at least 2.
+    branching: how many children a variable has at each depth but the last.  Raises ValueError for others.
+
+    >>> random_categorical([0, 1], values=(2, 3), branching=(2,))
+    LatentTree(2 replicas; nodes (1, 2), values (2, 3), torch.float64)
+    """
     return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
 
 
@@ -145,9 +146,8 @@ def random_tree(
 ) -> LatentTree:
     """Trees whose tables are ``table`` of uniform numbers of their shape, with a random prior of the root."""
     if len(values) != len(branching) + 1 or any(b < 1 for b in branching) or any(m < 2 for m in values):
-        raise ValueError(
-            f"values needs one entry of at least 2 a depth and branching one of at least 1 less; got {values}, {branching}"
-        )
+        allowed = "one number of at least 2 a depth, and branching one of at least 1 a depth but the last"
+        raise ValueError(f"values must hold {allowed}; got {values} and {branching}")
     streams = Streams(seeds, "tables")
     prior = 0.2 + streams.uniform((values[0],), torch.float64)
     nodes = itertools.accumulate(branching, lambda n, b: n * b)
@@ -155,9 +155,6 @@ def random_tree(
     return LatentTree(
         prior / prior.sum(-1, keepdim=True), tuple(table(streams.uniform(shape, torch.float64)) for shape in shapes)
     )
-
-
-# --- what follows from the tables ------------------------------------------------------------------------------------
 
 
 def from_root(tree: LatentTree) -> list[Tensor]:
@@ -186,17 +183,12 @@ def polarity(table: Tensor) -> Tensor:
 
 def place(tree: LatentTree, name: str) -> tuple[int, int]:
     """Depth and index of the node called ``name``: ``s`` and one digit a step, such as ``s01``."""
-    if not name.startswith("s") or len(name) - 1 > tree.depth:
-        raise ValueError(f"a node's name is s and at most {tree.depth} digits, got {name!r}")
     index = 0
     for digit, b in zip(name[1:], tree.branching):
-        if not digit.isdigit() or int(digit) >= b:
-            raise ValueError(f"the digits of a node's name lie between 0 and {b - 1}, got {name!r}")
         index = index * b + int(digit)
+    if name[:1] != "s" or len(name) - 1 > tree.depth or any(int(d) >= b for d, b in zip(name[1:], tree.branching)):
+        raise ValueError(f"name must be s and at most {tree.depth} digits, each below {tree.branching}, got {name!r}")
     return len(name) - 1, index
-
-
-# --- sampling --------------------------------------------------------------------------------------------------------
 
 
 def numbers_needed(tree: LatentTree) -> int:
@@ -243,22 +235,3 @@ def descend(tree: LatentTree, root: Tensor, uniform: Tensor, edges: Sequence[Ten
         passed = u[..., None] >= edge.gather(2, index)
         drawn.append(passed[..., 0] if cuts == 1 else passed.sum(-1))
     return drawn
-
-
-def joint(tree: LatentTree, limit: int = 1 << 20) -> tuple[list[Tensor], Tensor]:
-    r"""Every assignment of every variable, listed, with its probability: the slow, independent oracle for small trees.
-
-    Returns the assignments as :meth:`LatentTree.sample` returns samples, ``(1, nodes, A)`` a depth, and probabilities ``(R, A)``.
-    Raises ValueError if there are more than ``limit`` of them.
-    """
-    counts = [m for m, n in zip(tree.values, tree.nodes) for _ in range(n)]
-    if math.prod(counts) > limit:
-        raise ValueError(f"the tree has {math.prod(counts)} assignments, more than limit = {limit}")
-    listed = torch.cartesian_prod(*(torch.arange(m) for m in counts)).T
-    assignments = [part[None] for part in listed.split(list(tree.nodes))]
-    probability = tree.root[:, assignments[0][0, 0]]
-    for d, table in enumerate(tree.tables):
-        parent = assignments[d].repeat_interleave(tree.branching[d], 1)[0]
-        for node in range(table.shape[1]):
-            probability = probability * table[:, node, parent[node], assignments[d + 1][0, node]]
-    return assignments, probability

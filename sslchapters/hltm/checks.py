@@ -60,7 +60,7 @@ def message_gaps(count: int, seed: int) -> Gaps:
         tree = theory.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
         net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
         listed = exact.list_parts(tree, net)
-        assignments, chance = trees.joint(tree)
+        assignments, chance = theory.joint(tree)
         seen = forward(net, assignments[-1].double())
         found = exact.latent_correlations(tree, net, listed)
         moments = exact.moments(tree, net, listed)
@@ -276,7 +276,7 @@ def _parts(tree: LatentTree, seed: int) -> Iterator[tuple[int, list[exact.Parts 
     """Each depth of a random network on the tree, its parts, and the covariance over the root of what they read, enumerated."""
     net = initial_network([seed], tree.branching, 3, dtype=torch.float64)
     listed = exact.list_parts(tree, net)
-    assignments, chance = trees.joint(tree)
+    assignments, chance = theory.joint(tree)
     given, seen = _given_root(tree, assignments, chance), forward(net, assignments[-1].double())
     for d, inputs in enumerate(seen.inputs):
         means = torch.einsum("nib,zb->nzi", inputs[0], given)[None]
@@ -349,7 +349,7 @@ def constant_jacobian(
 
 def _patterns(tree: LatentTree) -> tuple[Tensor, Tensor]:
     """Every pattern of the leaves, ``(1, leaves, P)``, and its joint probability with each value of the root, ``(m_0, P)``."""
-    assignments, chance = trees.joint(tree)
+    assignments, chance = theory.joint(tree)
     patterns, which = torch.unique(assignments[-1][0].double(), dim=1, return_inverse=True)
     joint = torch.zeros(tree.values[0], patterns.shape[1], dtype=torch.float64)
     joint.index_put_((assignments[0][0, 0], which), chance[0], accumulate=True)

@@ -19,8 +19,8 @@ from sslbook._random import Streams, to_device
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.exact import Activity, TreeNetwork, forward, initial_network
-from sslbook.trees.latent import LatentTree, joint
-from sslchapters.hltm.theory import random_symmetric
+from sslbook.trees.latent import LatentTree
+from sslchapters.hltm.theory import joint, random_symmetric
 from sslchapters.sweep import sweep
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ child a unit listens to (its selectivity), the connection expected given the roo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -38,6 +39,25 @@ def random_symmetric(
 ) -> LatentTree:
     """Binary SB-HLTMs with the polarities of :func:`random_polarities` and a uniform root: the data of the papers' tables."""
     return symmetric_binary(random_polarities(seeds, depth, lower, upper, branching=branching, signed=signed))
+
+
+def joint(tree: LatentTree, limit: int = 1 << 20) -> tuple[list[Tensor], Tensor]:
+    r"""Every assignment of every variable, listed, with its probability: the slow, independent oracle for small trees.
+
+    Returns the assignments as :meth:`LatentTree.sample` returns samples, ``(1, nodes, A)`` a depth, and probabilities ``(R, A)``.
+    Raises ValueError if there are more than ``limit`` of them.
+    """
+    counts = [m for m, n in zip(tree.values, tree.nodes) for _ in range(n)]
+    if math.prod(counts) > limit:
+        raise ValueError(f"the tree has {math.prod(counts)} assignments, more than limit = {limit}")
+    listed = torch.cartesian_prod(*(torch.arange(m) for m in counts)).T
+    assignments = [part[None] for part in listed.split(list(tree.nodes))]
+    probability = tree.root[:, assignments[0][0, 0]]
+    for d, table in enumerate(tree.tables):
+        parent = assignments[d].repeat_interleave(tree.branching[d], 1)[0]
+        for node in range(table.shape[1]):
+            probability = probability * table[:, node, parent[node], assignments[d + 1][0, node]]
+    return assignments, probability
 
 
 def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:

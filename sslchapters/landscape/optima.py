@@ -44,8 +44,8 @@ from scipy.optimize import lsq_linear
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslbook.losses.pairs import contrastive_covariance, project, weights
 from sslchapters.checks import over_instances
+from sslchapters.energies import contrastive_covariance, project, weights
 from sslchapters.landscape.theory import Activation, Cloud, gaussian
 
 

@@ -35,8 +35,8 @@ import torch
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslbook.losses.pairs import project
 from sslchapters.checks import over_instances, relative
+from sslchapters.energies import project
 from sslchapters.landscape import theory
 from sslchapters.landscape.theory import Activation, Blobs, Cloud
 

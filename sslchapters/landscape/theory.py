@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslbook.losses.pairs import contrastive_covariance, energy, loss_value, project, square_distances, weights
 from sslchapters.checks import Gaps, over_instances, relative
+from sslchapters.energies import contrastive_covariance, energy, loss_value, project, square_distances, weights
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sslbook.losses.pairs import contrastive_covariance, energy, loss_value, project
-from sslbook.losses.pairs import weights as pair_weights
 from sslbook.networks.batchnorm import batch_normalize
 from sslchapters.checks import Gaps, over_instances, relative
+from sslchapters.energies import contrastive_covariance, energy, loss_value, project
+from sslchapters.energies import weights as pair_weights
 from sslchapters.modulation import theory
 from sslchapters.modulation.instances import (
     DTYPE,

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from sslbook.losses import batch, pairs
+from sslbook.losses import batch
 from sslbook.networks.small import instance_seeds, mlp, random_network
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, relative_gap
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights
+from sslchapters import energies
 from sslchapters.checks import Comparison, Gaps, over
 
 SAMPLES = 6
@@ -150,17 +151,17 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     alone = z[:, :1]
 
     def one_negative(z: Tensor) -> Tensor:
-        r = pairs.square_distances(z[:, 0])
+        r = energies.square_distances(z[:, 0])
         return -torch.nn.functional.logsigmoid(r / tau).mean()
 
     def eq_1(z: Tensor) -> Tensor:
-        return pairs.loss_value("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
+        return energies.loss_value("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
 
-    xi = torch.sigmoid(-pairs.square_distances(alone[:, 0]) / tau) / tau
+    xi = torch.sigmoid(-energies.square_distances(alone[:, 0]) / tau) / tau
     eye = torch.eye(samples, dtype=torch.float64)[:, None]
     papers = 2 * Mixing(weights=xi)(eye)[:, 0]
     ours = -2 * gram_weights(one_negative, alone)
-    alpha = pairs.weights("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
+    alpha = energies.weights("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
     whole = -2 * gram_weights(eq_1, z)
     between = whole[::2, ::2] + torch.diag(torch.full((samples,), torch.nan, dtype=torch.float64))
     off = ~torch.eye(samples, dtype=torch.bool)

@@ -15,13 +15,14 @@ from typing import Any
 
 from sslbook._check import counted
 from sslbook._files import require_writable, runs_folder
-from sslbook.training.presets import cluster
-from sslbook.training.presets.sheets import Cell, Run, Sheet, preset_of, presets, run_of, sheets, without
+from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
 from sslbook.training.run.checkpoints import Row, read_result
-from sslbook.training.run.parts import load_data
+from sslbook.training.run.data import load_data
 from sslchapters import tables as form
 from sslchapters.records import Record, require_source_tree, results_folder, save_record
 from sslchapters.tables import EPOCHS, Entry, Filled, Table, count, option, record_of
+from sslchapters.training import cluster
+from sslchapters.training.paper_tables import Cell, PaperTable, paper_tables
 
 SEEDS = (1, 2, 3, 4, 5)
 """Runs of each cell, as the papers have them."""
@@ -52,7 +53,9 @@ class Line:
     recorded: bool
 
 
-def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
+def runs_of(
+    sheet: PaperTable, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()
+) -> list[Run]:
     """The runs that a table needs, each once: to the last column that it is for, or to ``epochs``."""
     changes = without("epochs", changes)
     last = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: cell.epochs)}
@@ -62,7 +65,7 @@ def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, ch
 
 
 def lines(
-    sheet: Sheet,
+    sheet: PaperTable,
     seeds: Sequence[int],
     root: Path,
     *,
@@ -98,7 +101,7 @@ def _at(rows: Sequence[Row], epoch: int) -> Row | None:
     return next((row for row in rows if row["epoch"] == epoch and row.get("linear") is not None), None)
 
 
-def filled(sheet: Sheet, found: Sequence[Line], seeds: Sequence[int], **more: Any) -> Filled:
+def filled(sheet: PaperTable, found: Sequence[Line], seeds: Sequence[int], **more: Any) -> Filled:
     """A table with what finished runs have of it.  more: of `Filled`."""
     texts = sheet.target.texts()
     entries = (_entry(at, line) for at, line in zip(itertools.product(*texts.values()), found, strict=True))
@@ -115,7 +118,7 @@ def _entry(at: tuple[str, ...], line: Line) -> Entry:
 
 def cells(table: str, seeds: Sequence[int], root: Path) -> tuple[list[str], list[list[str]]]:
     """Columns and rows of a printed table: the paper's mean, a bar, and ours, of a run or its record, or a dash."""
-    sheet = sheets()[table]
+    sheet = paper_tables()[table]
     found = lines(sheet, seeds, root, recorded=_recorded(table))
     return form.cells(replace(filled(sheet, found, seeds), measures={"best": 1}), brief=True)
 
@@ -131,8 +134,8 @@ class Owed:
 
 
 def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
-    """The debt of one of :func:`sslbook.training.presets.sheets.sheets`."""
-    wanted, known = runs_of(sheets()[table], seeds), _recorded(table)
+    """The debt of one of :func:`sslchapters.training.paper_tables.paper_tables`."""
+    wanted, known = runs_of(paper_tables()[table], seeds), _recorded(table)
 
     def measured(run: Run) -> set[int]:
         return {row["epoch"] for row in known.get(run.slug, {"rows": []})["rows"]}
@@ -155,7 +158,7 @@ def _recorded(table: str) -> dict[str, Any]:
     return {} if record is None else dict(record["runs"])
 
 
-def recorded_values(sheet: Sheet, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
+def recorded_values(sheet: PaperTable, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
     """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own, by :func:`_origins`.
 
     chosen: ``epochs`` and ``changes`` of the runs, as for :func:`lines`.
@@ -209,7 +212,7 @@ def _missing(name: str, options: argparse.Namespace) -> list[Run]:
             raise ValueError(f"--{flag} is for a cluster: add --cluster local")
     if options.slurm and options.cluster != "slurm":
         raise ValueError("--slurm is for a cluster: add --cluster slurm")
-    root, wanted = runs_folder(options.folder), runs_of(sheets()[name], options.seeds, **_chosen(options))
+    root, wanted = runs_folder(options.folder), runs_of(paper_tables()[name], options.seeds, **_chosen(options))
     return [run for run in wanted if not run.finished(root)]
 
 
@@ -234,7 +237,12 @@ def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Fi
 
 def _shown(name: str, options: argparse.Namespace, wrong: tuple[str, ...] = ()) -> Filled:
     """The table with the runs that are here; where one is not, with what the record has of it."""
-    sheet, root, seeds, missing = sheets()[name], runs_folder(options.folder), options.seeds, _missing(name, options)
+    sheet, root, seeds, missing = (
+        paper_tables()[name],
+        runs_folder(options.folder),
+        options.seeds,
+        _missing(name, options),
+    )
     if options.record:
         _keep(sheet, seeds, root, ["sslbook", "table", name, *options.given])
     record = None if options.changes or options.epochs else record_of(name)
@@ -248,7 +256,7 @@ def _shown(name: str, options: argparse.Namespace, wrong: tuple[str, ...] = ()) 
 
 def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Iterator[str]:
     """What is still to be made, the command for it, and what became of jobs."""
-    wanted = len(runs_of(sheets()[name], options.seeds, **_chosen(options)))
+    wanted = len(runs_of(paper_tables()[name], options.seeds, **_chosen(options)))
     if not missing:
         yield f"Finished: {counted(wanted, 'run')}."
         return
@@ -265,7 +273,7 @@ def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Ite
     yield from cluster.fates(missing, runs_folder(options.folder))
 
 
-def _keep(sheet: Sheet, seeds: Sequence[int], root: Path, command: Sequence[str]) -> None:
+def _keep(sheet: PaperTable, seeds: Sequence[int], root: Path, command: Sequence[str]) -> None:
     """Add the finished runs to the table's record; raises ValueError if there are none."""
     here = _origins(runs_of(sheet, seeds), root)
     if not here:
@@ -315,4 +323,4 @@ def _declared(name: str) -> Table:
     return Table(name, TITLE, name, SEEDS, recall, rerun, OPTIONS, form.listing, plan)
 
 
-TABLES = {name: _declared(name) for name in sheets()}
+TABLES = {name: _declared(name) for name in paper_tables()}

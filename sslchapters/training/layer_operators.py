@@ -30,10 +30,12 @@ from sslbook.networks.siamese import build, initialize
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.training.augment import PIPELINES, apply, random_view
 from sslbook.training.evaluate import report
+from sslbook.training.run.data import load_data, make_batches
 from sslbook.training.run.determinism import generator
 from sslbook.training.run.distributed import device_of
-from sslbook.training.run.parts import layout_of, load_data, make_batches, make_optimizer, make_rate
+from sslbook.training.run.optim import learning_rate, make_optimizer
 from sslbook.training.run.settings import Settings
+from sslbook.training.run.step import layout_of
 from sslbook.training.run.trainer import train
 from sslchapters.records import kept, parts_folder
 from sslchapters.sweep import Study, spread
@@ -164,12 +166,11 @@ def trained_on_labels(settings: Settings, data: Dataset, epochs: int, device: st
     net.to(memory_format=layout_of(settings.networks.width, torch.device(device)))  # type: ignore[call-overload]
     optimizer, pipeline = make_optimizer(settings, list(net.parameters())), PIPELINES[settings.pipeline]
     batches = make_batches(settings, len(data))
-    rate = make_rate(settings, batches.per_epoch)
     for step in range(epochs * batches.per_epoch):
         index, *draws = batches.at(step)
         pixels, labels = data.pixels[index].to(device), data.labels[index].to(device)
         for group in optimizer.param_groups:
-            group["lr"] = rate(step)
+            group["lr"] = learning_rate(settings, step, batches.per_epoch)
         optimizer.zero_grad()
         for drawn in draws:
             F.cross_entropy(net(apply(pixels, pipeline, drawn)), labels).div(len(draws)).backward()

@@ -27,9 +27,9 @@ from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.training import augment, objectives
 from sslbook.training.augment import PIPELINES, Boxes, Pipeline, plain
 from sslbook.training.evaluate import knn_accuracy, likeness
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, distributed
-from sslbook.training.run.parts import make_batches
+from sslbook.training.run.data import make_batches
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
 from sslchapters.records import recorded
@@ -185,14 +185,14 @@ def gradient(seed: int, broken: str = "") -> Tensor:
     """
     model = build(NETWORKS, seed).double()
     if broken != "BatchNorm apart":
-        distributed.synchronize_batchnorm(model)
+        distributed.share_batchnorm(model)
     draw = torch.Generator().manual_seed(seed)
     views = torch.randn(2, BATCH, 3, 16, 16, generator=draw, dtype=torch.float64)[:, distributed.own_rows(BATCH)]
     outputs = model(views[0], views[1])
     if broken == "gather without gradient":
         loss = _one_sided(outputs.z1, outputs.z2)
     else:
-        loss = objectives.objective("info_nce")(outputs)
+        loss = objectives.objective("info_nce")(distributed.gather_outputs(outputs))
     loss.backward()
     distributed.average_gradients(model.learning())
     return torch.cat([weights.grad.flatten() for weights in model.learning() if weights.grad is not None])

@@ -24,10 +24,10 @@ from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.training.augment import PIPELINES, Pipeline
 from sslbook.training.evaluate import embed, likeness, nearest, report
-from sslbook.training.presets.sheets import presets, with_changes
-from sslbook.training.run.parts import SUBSET_SEED, load_data
+from sslbook.training.presets.papers import presets, with_changes
+from sslbook.training.run.data import SUBSET_SEED, load_data
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.trainer import Result, prepared
+from sslbook.training.run.trainer import Result, train
 from sslchapters.records import kept, parts_folder
 from sslchapters.sweep import Study, spread
 
@@ -88,7 +88,7 @@ TEMPERATURES = (0.1, 0.5, 1.0, 2.0, 5.0)
 STEEPNESS: dict[str, Course] = {
     **{f"tau {tau:g}": _simclr(f"τ = {tau:g}", f"temperature={tau}") for tau in TEMPERATURES if tau != 0.5},
     "info_nce": RUNS["info_nce"],
-    "soft triplet": _simclr("soft triplet", "objective=triplet"),
+    "soft triplet": _simclr("soft triplet", "objective=soft_triplet"),
     "simple": _simclr("simple", "objective=simple"),
     "quadratic": _simclr("quadratic", "objective=quadratic"),
     "simple after info_nce": _simclr("InfoNCE, then simple", "objective=simple", after="info_nce"),
@@ -226,13 +226,8 @@ def _trained(name: str, seed: int, changes: Sequence[str], device: str, root: Pa
     data = (load_data(settings)[0], looks)
     start = None if after is None else _trained(after, seed, changes, device, root, looks).model.state_dict()
     folder.mkdir(parents=True, exist_ok=True)
-    with (
-        FileLock(folder / "made.lock"),
-        prepared(settings, folder, data=data, device=device, quiet=True, name=name) as run,
-    ):
-        if start is not None and run.state.step == 0:
-            run.state.model.load_state_dict(start)
-        return run.go()
+    with FileLock(folder / "made.lock"):
+        return train(settings, folder, data=data, weights=start, device=device, quiet=True, name=name)
 
 
 def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str, root: Path) -> dict[str, Any]:

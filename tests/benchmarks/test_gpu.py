@@ -14,11 +14,12 @@ import pytest
 from benchmarks.gpu import RECORDS, STEPS, Step, merge, work_through
 from sslbook import cli
 from sslbook._check import InputError
-from sslbook.training.presets.sheets import run_of, sheets
+from sslbook.training.presets.papers import run_of
 from sslchapters import catalogue
 from sslchapters import records as store
 from sslchapters.records import recorded, save_record
 from sslchapters.training.full_runs import recorded_values
+from sslchapters.training.paper_tables import paper_tables
 
 RUN = "cifar10-simclr-nce"
 
@@ -33,7 +34,7 @@ def test_the_plan_names_what_there_is() -> None:
             assert run_of(name, seed=int(rest[1]), epochs=int(rest[3]))
     assert made["table"] <= catalogue.TABLES.keys()
     assert made["record"] <= catalogue.RECORDERS.keys()
-    cells = {cell.preset for table in RECORDS if table in sheets() for cell in sheets()[table].cells}
+    cells = {cell.preset for table in RECORDS if table in paper_tables() for cell in paper_tables()[table].cells}
     assert made["train"] == {preset for preset in cells if preset.startswith("cifar10-")}
     assert made["table"] | made["record"] >= set(RECORDS)
     assert len({step.name for step in STEPS}) == len(STEPS)
@@ -125,7 +126,7 @@ def of_table(folder: Path, seed: int, accuracy: float, epochs: tuple[int, ...] =
     run = run_of(RUN, seed=seed, epochs=epochs[-1])
     rows = [{"epoch": epoch, "linear": accuracy, "linear_best": accuracy + 0.01} for epoch in epochs]
     runs = {run.folder(Path()).name: {"seed": seed, "seconds": 3.0 * epochs[-1], "device": "a GPU", "rows": rows}}
-    values: dict[str, Any] = recorded_values(sheets()["A-Tab2"], runs)
+    values: dict[str, Any] = recorded_values(paper_tables()["A-Tab2"], runs)
     return save_record("A-Tab2", values, seeds=[seed], seconds=300.0, folder=folder)
 
 

@@ -19,7 +19,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from bookbuild import commands, notebooks
 from bookbuild.cells import TIME
 from bookbuild.layout import Book, Repository, find_book, find_chapters
-from bookbuild.notebooks import MOVES, Piece, reader_notebook
+from bookbuild.markdown import Piece
+from bookbuild.notebooks import MOVES, reader_notebook
 from sslbook import cli
 from sslchapters.values import RECORD_KEY
 
@@ -75,11 +76,11 @@ def unlike(notebook: NotebookNode, page: str) -> list[str]:
 
 
 @pytest.mark.built
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_a_notebook_has_the_sentences_of_its_page_and_no_others(name: str) -> None:
-    path = BOOK.html / "notebooks" / f"{name}.ipynb"
-    page = (BOOK.html / "chapters" / f"{name}.html").read_text(encoding="utf-8")
-    assert unlike(nbformat.read(path, as_version=4), page) == []
+def test_a_notebook_has_the_sentences_of_its_page_and_no_others() -> None:
+    for name in CHAPTERS:
+        path = BOOK.html / "notebooks" / f"{name}.ipynb"
+        page = (BOOK.html / "chapters" / f"{name}.html").read_text(encoding="utf-8")
+        assert unlike(nbformat.read(path, as_version=4), page) == [], name
 
 
 PAGE = [Piece("text", 0, "# One"), Piece("code", 1, ""), Piece("text", 2, "The end.")]
@@ -132,22 +133,21 @@ def edit(change: Callable[[NotebookNode], object]) -> Callable[[Path], None]:
 TOUCHED = {
     "a word": edit(lambda notebook: notebook.cells[0].update(source="mine")),
     "an output": edit(lambda notebook: notebook.cells[1].update(outputs=[], execution_count=3)),
-    "another notebook": edit(lambda notebook: notebook.update(metadata={})),
     "a broken file": lambda path: path.write_bytes(b"\xff"),
 }
 
 
 @pytest.mark.parametrize("touch", TOUCHED.values(), ids=TOUCHED)
-@pytest.mark.parametrize("command", ["lab", "notebooks"])
 def test_a_copy_that_was_touched_stays(
-    book: Book, command: str, touch: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, capsys
+    book: Book, touch: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr(commands, "_build", lambda options: (0, True))
     monkeypatch.setattr(commands.subprocess, "run", lambda *rest, **named: SimpleNamespace(returncode=0))
-    folder = book.built / command
-    run = [command, "--root", str(book.root)]
+    folder = book.built / "lab"
+    run = ["lab", "--root", str(book.root)]
     assert cli.main(run) == 0
     assert "Left as they were" not in capsys.readouterr().out
+    (folder / "requirements.txt").write_text("mine\n")
     touch(folder / "one.ipynb")
     mine = (folder / "one.ipynb").read_bytes()
     build(book, "new")
@@ -156,16 +156,8 @@ def test_a_copy_that_was_touched_stays(
     assert (folder / "one.ipynb").read_bytes() == mine
     assert (folder / "two.ipynb").read_bytes() == (book.html / "notebooks/two.ipynb").read_bytes()
     told = "Left as they were, since they were changed or run; remove one to have the book's again:"
-    assert said.endswith(f"{told}\n  {folder}/one.ipynb\n")
+    assert said.endswith(f"{told}\n  {folder}/requirements.txt\n  {folder}/one.ipynb\n")
+    assert (folder / "requirements.txt").read_text() == "mine\n"
     (folder / "one.ipynb").unlink()
     assert cli.main(run) == 0
     assert "new" in (folder / "one.ipynb").read_text()
-
-
-def test_a_list_of_requirements_that_is_another_s_stays(book: Book, tmp_path: Path) -> None:
-    list_of_them = tmp_path / "to/requirements.txt"
-    assert notebooks.copy_notebooks(book, list_of_them.parent)[1] == []
-    assert "jupyterlab" in list_of_them.read_text()
-    list_of_them.write_text("mine\n")
-    assert notebooks.copy_notebooks(book, list_of_them.parent)[1] == [list_of_them]
-    assert list_of_them.read_text() == "mine\n"

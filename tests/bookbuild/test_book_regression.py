@@ -14,7 +14,6 @@ from bookbuild.regression import (
     Comparison,
     compare,
     differences,
-    left_out,
     note,
     on_this_machine,
     read_expected,
@@ -26,7 +25,7 @@ from bookbuild.regression import (
 from sslbook import cli
 from sslbook._check import InputError
 from sslchapters.intervals import Interval
-from sslchapters.values import Number, unit
+from sslchapters.values import Number
 
 
 def measured(value: float, **rest) -> Number:
@@ -64,21 +63,6 @@ SIX = Interval(6.0, 5.5, 6.5, 5)
 )
 def test_how_far_a_measured_number_may_move(found: Number, was: float | Interval, forms: tuple, moved: bool) -> None:
     assert bool(differences([found], {"x": was}, {("good", "x"): forms})) is moved
-
-
-@pytest.mark.parametrize(
-    ("form", "value", "step"),
-    [
-        (".1f", 3.0, 0.1),
-        ("+.0%", 0.5, 0.01),
-        (".2e", 3.4e-5, 1e-7),
-        (",.0f", 9.0, 1),
-        (".3g", 12.3, 0.1),
-        ("s", 1.0, 0),
-    ],
-)
-def test_the_last_digit_that_is_printed(form: str, value: float, step: float) -> None:
-    assert unit(form, value) == pytest.approx(step)
 
 
 def test_what_is_new_and_what_is_gone_are_told_and_claims_are_not_held_to_values() -> None:
@@ -128,28 +112,12 @@ def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
     assert read_expected(path) == {"seen": 3.0}
 
 
-def test_what_the_other_scale_lacks_is_said(write_book) -> None:
-    book = write_book(good="<<1>>")
-    for scale, names in (("quick", ("a", "new")), ("paper", ("a", "gone"))):
-        write_expected(book.expected("good", scale), dict.fromkeys(names, 1.0))
-    assert left_out(book, "good", "quick") == [
-        "data/expected/good.paper.json has others: gone, new; sslbook regression good --scale paper --update"
-    ]
-
-
 @pytest.mark.parametrize("entry", ['"1"', "NaN", "true", "[1, 2]", "[3, 2, 1, 5]", "[" * 100_000])
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, entry: str) -> None:
     path = tmp_path / "good.quick.json"
     path.write_text(f'{{"a": {entry}}}')
     with pytest.raises(InputError, match=r"good\.quick\.json: not a file of expected numbers"):
         read_expected(path)
-
-
-def test_a_name_produced_twice_is_refused(write_book) -> None:
-    book = write_book(good="<<1>>")
-    store(book, "good", number("a"), number("a"))
-    with pytest.raises(InputError, match=r"good \(quick\): the number 'a' is produced twice"):
-        compare(book, ["good"], "quick")
 
 
 def test_what_is_told(write_book, tmp_path: Path) -> None:

@@ -9,13 +9,9 @@ import nbformat
 import pytest
 import yaml
 from bs4 import BeautifulSoup
-from docutils import nodes
-from docutils.utils import new_document
 
-from bookbuild import render, sphinx_ext
-from bookbuild.cells import TIME
-from bookbuild.layout import Book, Repository, find_book
-from sslchapters.values import readable
+from bookbuild import render, search, sphinx_ext
+from bookbuild.layout import Book, find_book
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = """---
@@ -201,8 +197,6 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     rise = "+1.3 (+0.4\u00a0to\u00a0+2.0, n\u00a0=\u00a05)"
     pasted = [span.text for span in page.select("article span.pasted-text")]
     assert pasted == ["−1.2\u00a0×\u00a010⁻¹⁵", rise, "1.2", "28%"]
-    held = [span.text for span in page.select("span.sslbook-nobreak")]
-    assert held == [r"(\(x\))", r"\(k\)-th", r"\(y\),"], "punctuation stays with its formula"
     table = page.select_one("table.sslbook-stack")
     assert [cell["data-label"] for cell in table.select("tbody td")] == list("ABCD")
     assert table.select_one("code").decode_contents().count("<wbr/>") == 2
@@ -259,131 +253,6 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert (html / "chapters/one.html").read_text(encoding="utf-8") == text
 
 
-def test_two_sentences_keep_a_full_stop_each() -> None:
-    """The full stop after a number is a text of its own, equal to the one after a formula; only the latter moves."""
-    formula, tree = nodes.math("", "y"), new_document("page")
-    said = (nodes.strong("", "1.0"), nodes.Text("."), nodes.Text(" So is "), formula, nodes.Text("."))
-    tree += nodes.paragraph("", "", *said)
-    sphinx_ext._hold_punctuation(None, tree, "page")
-    assert tree.astext() == "1.0. So is y."
-    assert formula.parent.astext() == "y."
-
-
-PROSE = """
-The gap is {glue:text}`gap:.1e` of {glue:text}`n`, elsewhere {glue:text}`other.md::rate:.3f`.
-Again {glue:text}`gap:.2f`, {glue:text}`n:d`, {least}`rise:.1f` and {interval}`rise:+.1f`.
-
-<<"{glue:text}`cell`">>
-"""
-GAP = "1.2\u00a0×\u00a010⁻¹⁵"
-
-BUILT = """<html><head><link rel="stylesheet" href="../_static/style.css"><link rel="canonical" href="https://example.org/">
-<script src="../_static/script.js"></script></head><body>
-<nav><a href="#top">up</a><span class="pasted-text">9.9</span></nav>
-<article id="top"><h1>Good</h1>
-<p><span class="pasted-text">1.2\u00a0×\u00a010⁻¹⁵</span> of <span class="pasted-text">3</span>,
-<span class="pasted-text">0.667</span></p>
-<p><span class="pasted-text">0.00</span> <span class="pasted-text">3</span> <span class="pasted-text">1.2</span>
-<span class="pasted-text sslbook-interval">+1.3 (+0.4\u00a0to\u00a0+2.0, n\u00a0=\u00a05)</span></p>
-<a href="other.html#check-rate">a check</a> <a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a>
-<img src="data:image/png;base64,AA"> <a href="files/a%20b.txt">file</a>
-</article></body></html>
-"""
-OTHER = '<html><body><article><div id="check-rate"></div><a href="good.html">back</a></article></body></html>'
-
-
-RISE = {name: GLUED[name] for name in ("rise", "rise-low", "rise-high", "rise-n")}
-
-
-def notebook(**values: float) -> str:
-    cell = nbformat.v4.new_code_cell(outputs=[glued(name, value) for name, value in values.items()])
-    return nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
-
-
-@pytest.fixture
-def book(write_book) -> Book:
-    """A built book of two good pages."""
-    book = write_book(good=PROSE, other="<<1>>")
-    executed = book.executed("quick")
-    executed.mkdir(parents=True)
-    (executed / "good.ipynb").write_text(notebook(gap=1.23e-15, n=3, **RISE), encoding="utf-8")
-    (executed / "other.ipynb").write_text(notebook(rate=0.6666666), encoding="utf-8")
-    files = {
-        "chapters/good.html": BUILT,
-        "chapters/other.html": OTHER,
-        "chapters/files/a b.txt": "",
-        "_static/style.css": "body { background: url('image.png') }",
-        "_static/script.js": "",
-        "_static/template.html": '<a href="nowhere.html">not a page</a>',
-        "index.html": '<a href="chapters/good.html">open</a>',
-    }
-    for name, text in files.items():
-        path = book.html / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return book
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (GAP, "1.2e-15", f"chapters/good.html: the number {GAP} of its source is not in the page"),
-        (GAP, "1.3e-15", "chapters/good.html: it shows the number 1.3e-15, which its source does not paste"),
-        (
-            'of <span class="pasted-text">3</span>',
-            "of",
-            "chapters/good.html: the number 3 of its source is not in the page",
-        ),
-        ("other.html#check-rate", "other.html#check-rat", "names an anchor that other.html does not have"),
-        ("other.html#check-rate", "othr.html", "chapters/good.html: othr.html leads to no file"),
-        ("#top", "#bottom", "#bottom names an anchor that good.html does not have"),
-        ("files/a%20b.txt", "../../../data/claims.yml", "leads to no file of the book"),
-        ("files/a%20b.txt", "http://[", "http://[ is no address"),
-        ("<h1>", '<h1 id="top">', "chapters/good.html: the id 'top' occurs 2 times"),
-        ("../_static/script.js", "https://cdn.example/x.js", "loads https://cdn.example/x.js"),
-        ("data:image/png;base64,AA", "//cdn.example/x.png", "loads //cdn.example/x.png"),
-        ('rel="canonical"', 'rel="preconnect"', "loads https://example.org/"),
-        ("<h1>", '<h1 style="background: url(https://cdn.example/x)">', "loads https://cdn.example/x"),
-        ("<h1>", '<style>@import "//cdn.example/x.css";</style><h1>', "loads //cdn.example/x.css"),
-        ("<h1>", '<img srcset="../_static/script.js 1x, https://cdn.example/x 2x"><h1>', "loads https://cdn.example/x"),
-    ],
-)
-def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> None:
-    assert old in BUILT
-    (book.html / "chapters" / "good.html").write_text(BUILT.replace(old, new), encoding="utf-8")
-    found = render.problems(book, "quick")
-    assert any(message in problem for problem in found), found
-
-
-def test_a_link_of_a_notebook_that_leads_nowhere(book: Book) -> None:
-    """In its text or below its code; a bracket in a formula is no link."""
-    words = '[a](two.ipynb#tab) [b](#ref) [c](#tab-two) $K[f](x)$ <a id="ref"></a>'
-    shown = nbformat.v4.new_output("display_data", data={"text/html": '<a href="three.ipynb">c</a>'})
-    cells = [nbformat.v4.new_markdown_cell(words), nbformat.v4.new_code_cell(outputs=[shown])]
-    (book.html / "notebooks").mkdir()
-    for name, held in (("one", cells), ("two", [nbformat.v4.new_markdown_cell('<a id="tab"></a>')])):
-        nbformat.write(nbformat.v4.new_notebook(cells=held), book.html / f"notebooks/{name}.ipynb")
-    assert render.problems(book, "quick") == [
-        "notebooks/one.ipynb: #tab-two names an anchor that one.ipynb does not have",
-        "notebooks/one.ipynb: three.ipynb leads to no file of the book",
-    ]
-
-
-def test_a_number_that_is_not_produced(book: Book) -> None:
-    without = {name: value for name, value in RISE.items() if name != "rise-high"}
-    (book.executed("quick") / "good.ipynb").write_text(notebook(gap=1.23e-15, n=3, **without), encoding="utf-8")
-    (book.executed("quick") / "other.ipynb").write_text(notebook(ratio=0.6666666), encoding="utf-8")
-    found = " ".join(render.problems(book, "quick"))
-    assert "{interval} names 'rise-high', which good does not produce" in found
-    assert "names 'rate', which other does not produce" in found
-
-
-def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
-    assert render.problems(book, "quick") == []
-    (book.html / "_static/style.css").write_text("@font-face { src: url(https://fonts.example/a.woff2) }")
-    assert render.problems(book, "quick") == ["_static/style.css: loads https://fonts.example/a.woff2"]
-
-
 INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>First <span class="math">\(\beta\)</span>.</p>
 <div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>import torch</pre></div></div></div>
 <section id="two"><h2>2.1. Two</h2><p>Second.</p>
@@ -394,59 +263,60 @@ INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>Fi
 
 
 def test_each_section_has_its_own_words_and_no_code() -> None:
-    assert [(row.anchor, row.title, row.boxes, row.text) for row in render.sections("chapters/one", INDEXED)] == [
+    assert [(row.anchor, row.title, row.boxes, row.text) for row in search.sections("chapters/one", INDEXED)] == [
         ("top", "2. One", "", "First β."),
         ("two", "2.1. Two", "Theorem 2.1", "Second. Theorem 2.1 So op. … Figure 2.1 Drawn."),
         ("three", "2.1.1. Three", "", "Third."),
     ]
 
 
+GOOD = """<html><head><link rel="stylesheet" href="../_static/style.css"><link rel="canonical" href="https://example.org/">
+</head><body><a href="#top">up</a><article id="top"><a href="other.html#check-rate">a check</a>
+<a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a> <img src="data:image/png;base64,AA"></article></body>"""
+
+
 @pytest.mark.parametrize(
-    ("formula", "shown"),
+    ("old", "new", "message"),
     [
-        (r"\(\beta\)", "β"),
-        (r"\(\mathbf x\)", "x"),
-        (r"\(n \times d\)", "n × d"),
-        (r"\(0 < \beta < \frac{a}{a+b}\)", "…"),
-        (r"\(\lVert w \rVert\)", "‖ w ‖"),
+        ("other.html#", "another.html#", "another.html#check-rate leads to no file of the book"),
+        ("#check-rate", "#check-none", "names an anchor that other.html does not have"),
+        ("#top", "#bottom", "#bottom names an anchor that good.html does not have"),
+        ("<article", '<p id="top"></p><article', "the id 'top' occurs 2 times"),
+        ("../_static/style.css", "https://cdn.example/x.css", "loads https://cdn.example/x.css"),
+        ("data:image/png;base64,AA", "//cdn.example/x.png", "loads //cdn.example/x.png"),
+        ("<article", '<article style="background: url(https://cdn.example/x)"', "loads https://cdn.example/x"),
     ],
 )
-def test_a_formula_in_an_excerpt_shows_no_source(formula: str, shown: str) -> None:
-    assert readable(formula) == shown
+def test_what_sphinx_does_not_see_is_found(old: str, new: str, message: str, tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    other = '<div id="check-rate"></div><a href="good.html">back</a>'
+    files = {
+        "chapters/good.html": GOOD,
+        "chapters/other.html": other,
+        "_static/style.css": "p { background: url(a.png) }",
+    }
+    for name, text in files.items():
+        (book.html / name).parent.mkdir(parents=True, exist_ok=True)
+        (book.html / name).write_text(text, encoding="utf-8")
+    assert render.problems(book) == []
+    (book.html / "chapters/good.html").write_text(GOOD.replace(old, new), encoding="utf-8")
+    found = render.problems(book)
+    assert any(message in problem for problem in found), found
 
 
-def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
-    (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book/\n")
-    none, some = Repository(), Repository.read(tmp_path)
-    nothing = [none.site, none.requirement, *none.launches("chapters/one"), *none.suggestions("chapters/one")]
-    assert nothing == ["", ""]
-    assert some.requirement == "sslbook @ git+https://github.com/Ada/book"
-    assert some.suggestions("chapters/ledger")[0][0].endswith("/edit/main/data/claims.yml")
-    assert Repository("https://github.com/Ada/book.git").site == some.site == "https://ada.github.io/book"
-    with pytest.raises(ValueError, match="OWNER/NAME is needed"):
-        _ = Repository("https://example.org/book").site
-
-
-def test_a_description_is_the_first_box_else_the_first_paragraph_of_some_length() -> None:
-    box = nodes.admonition("", nodes.title("", "What you will see"))
-    box += nodes.paragraph("", "", nodes.Text("Small "), nodes.math("", r"\beta"), nodes.Text(" help."))
-    timed = nodes.admonition("", nodes.paragraph("", "Half an hour", classes=[TIME]))
-    lead = nodes.paragraph("", "A lead of more than eight words stands above the box of this page.")
-    for children, told in (
-        ((lead, box), "Small β help."),
-        ((timed, nodes.paragraph("", "Short."), lead), lead.astext()),
-    ):
-        tree = new_document("page")
-        tree += nodes.section("", nodes.title("", "One"), *(child.deepcopy() for child in children))
-        assert sphinx_ext.description(tree) == told
-
-
-def test_a_book_that_is_not_published_names_no_address() -> None:
-    told = {"title": "1. <One>", "book": "Book", "page": "chapters/one", "about": 'Of "one".', "site": ""}
-    nowhere = BeautifulSoup(sphinx_ext.head(**told), "html.parser")
-    assert not nowhere.select("link, [property='og:url'], [property='og:image']")
-    assert nowhere.select_one("[name=description]")["content"] == 'Of "one".'
-    assert nowhere.select_one("[property='og:title']")["content"] == "1. <One>"
+def test_a_link_of_a_notebook_that_leads_nowhere(tmp_path: Path) -> None:
+    """In its text or below its code; a bracket in a formula is no link."""
+    words = '[a](two.ipynb#tab) [b](#ref) [c](#tab-two) $K[f](x)$ <a id="ref"></a>'
+    shown = nbformat.v4.new_output("display_data", data={"text/html": "<a href=three.ipynb>c</a>"})
+    cells = [nbformat.v4.new_markdown_cell(words), nbformat.v4.new_code_cell(outputs=[shown])]
+    book = Book(tmp_path)
+    (book.html / "notebooks").mkdir(parents=True)
+    for name, held in (("one", cells), ("two", [nbformat.v4.new_markdown_cell('<a id="tab"></a>')])):
+        nbformat.write(nbformat.v4.new_notebook(cells=held), book.html / f"notebooks/{name}.ipynb")
+    assert render.problems(book) == [
+        "notebooks/one.ipynb: #tab-two names an anchor that one.ipynb does not have",
+        "notebooks/one.ipynb: three.ipynb leads to no file of the book",
+    ]
 
 
 @pytest.mark.built

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import nbformat
 import papermill
 import pytest
 from reader_cases import kernel_of
 
-from bookbuild import execute as kernel
-from bookbuild import regression
-from bookbuild.execute import stderr_notes
+from bookbuild import kernel, regression
+from bookbuild.kernel import stderr_notes
 from bookbuild.layout import Chapter, find_book, find_chapters
 from sslchapters.values import numbers
 
@@ -53,21 +51,3 @@ def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path
         claims = [number for number in found if number.criterion.asserts and not number.part_of]
         assert claims, "a chapter without claims checks nothing"
         assert all(number.rejects or number.rivals for number in claims)
-
-
-def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = ["Kernel died before replying to kernel_info", "no Python here"]
-
-    executed = nbformat.v4.new_notebook()
-
-    def once(*_: object, **__: object) -> nbformat.NotebookNode:
-        if told:
-            raise RuntimeError(told.pop(0))
-        return executed
-
-    monkeypatch.setattr(papermill, "execute_notebook", once)
-    given = {"partial": tmp_path / "a.ipynb", "folder": tmp_path, "cell_seconds": 1.0, "values": {}}
-    _, (failed,) = kernel.run(nbformat.v4.new_notebook(), **given)
-    assert failed.reason.endswith("no Python here"), "why a kernel did not start is told"
-    told.append("Kernel died before replying to kernel_info")
-    assert kernel.run(nbformat.v4.new_notebook(), **given) == (executed, [])

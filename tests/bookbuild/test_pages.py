@@ -1,7 +1,6 @@
-"""The built book in a browser: every page, light and dark, wide and from a folder, on a phone and from a server.
+"""The built book in a browser: every page, light and dark, at a desk from a folder and on a phone from a server; its own scripts.
 
-Needs the system's Chromium and its driver.  The book is built anew if it is not fresh; SSLBOOK_HTML names another
-built folder to look at instead.
+Needs the system's Chromium and its driver, and the built book (`make book`).
 """
 
 from __future__ import annotations
@@ -9,29 +8,29 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import os
-import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import browser_cases
 import pytest
 
-from bookbuild import sphinx_ext
+from bookbuild.layout import find_book
+from bookbuild.render import pages
+from bookbuild.sphinx_ext import ASSETS, MATHJAX
+from sslchapters.ledger import read_claims
 
-pytestmark = [*browser_cases.MARKS, *(() if os.environ.get("SSLBOOK_HTML") else (pytest.mark.built,))]
-ROOT = Path(__file__).resolve().parents[2]
-AXE = ROOT / "tests/vendor/axe.min.js"
+pytestmark = [*browser_cases.MARKS, pytest.mark.built]
+BOOK = find_book(Path(__file__).resolve().parents[2])
+HTML = BOOK.html
+AXE = BOOK.root / "tests/vendor/axe.min.js"
 Seen = TypeVar("Seen")
-
 PATIENCE = 110
 """The longest that a page may take for anything, in seconds, on a machine with much else to do; selenium itself waits for 120."""
+DESK, PHONE = (1300, 1000), (360, 780)
 # The page's own script asked for the maths first, so it has run when we are told; then what it changed is drawn, and what goes
 # wrong after that has a moment to show.
 TYPESET = """
@@ -76,8 +75,6 @@ const fold = open => closed.forEach(e => { e.open = open; }), page = document.do
 fold(true); const excess = page.scrollWidth - page.clientWidth;
 fold(false); return excess;
 """
-
-
 INLINE = """
 return [...document.querySelectorAll('.bd-article span.math')].filter(m => m.getClientRects().length).map(m => {
   const box = (m.closest('.sslbook-nobreak') || m).getBoundingClientRect();
@@ -98,7 +95,6 @@ return [...document.querySelectorAll('.bd-article .sslbook-nobreak')].filter(hel
   return formula && rest.nodeType === 3 && top(rest).width && top(rest).top > formula.getBoundingClientRect().bottom - 2;
 }).map(held => held.parentElement.textContent.slice(0, 80));
 """
-WATCH = "window.printed = 0; window.print = () => { window.printed += 1; };"
 # Everything that a reader can set in motion; the figures' sliders too, with what the theme puts on each page.
 USE = """
 const done = arguments[arguments.length - 1];
@@ -126,56 +122,8 @@ ready.then(() => {
   setTimeout(() => done([printed, all("[data-sslbook-print]").length]), 600);
 });
 """
-
-
+WATCH = "window.printed = 0; window.print = () => { window.printed += 1; };"
 THEME = "return document.getAnimations().length ? '' : document.documentElement.dataset.theme"
-
-
-@dataclass(frozen=True)
-class View:
-    """How a reader looks at a page."""
-
-    theme: str
-    width: int
-    height: int
-
-
-VIEWS = {"light": View("light", 1300, 1000), "dark": View("dark", 1300, 1000), "phone": View("light", 360, 780)}
-CONTRAST = "color-contrast"
-
-
-def page_names() -> list[str]:
-    """The pages to look at: those of the table of contents, or of the folder that SSLBOOK_HTML names."""
-    if folder := os.environ.get("SSLBOOK_HTML"):
-        return sorted(str(p.relative_to(folder).with_suffix("")) for p in Path(folder).glob("chapters/*.html"))
-    from bookbuild.render import pages
-
-    return pages(ROOT)
-
-
-@pytest.fixture(scope="session")
-def html(request: pytest.FixtureRequest) -> Path:
-    """The folder of the built book, fresh; where it must be executed anew, which takes minutes, the build is heard."""
-    if folder := os.environ.get("SSLBOOK_HTML"):
-        return Path(folder).resolve()
-    from filelock import FileLock  # tests run in several processes, the book is built once
-
-    (ROOT / "_build").mkdir(exist_ok=True)
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # a chapter's key has it
-    with (
-        FileLock(ROOT / "_build/test_pages.lock"),
-        request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled(),
-    ):
-        run = subprocess.run([sys.executable, "-m", "sslbook", "build"], cwd=ROOT, env=env, stdout=2, check=False)
-    if run.returncode != 0:
-        pytest.fail("sslbook build failed, and has said why", pytrace=False)
-    return ROOT / "_build/html"
-
-
-@pytest.fixture(scope="session")
-def address(html: Path) -> Iterator[str]:
-    """Where the built book is served."""
-    yield from serve(html)
 
 
 def serve(folder: Path) -> Iterator[str]:
@@ -196,17 +144,15 @@ class Browser:
         self.driver = browser_cases.headless(*flags.split(), "window-size=1300,1000", logging=logging)
         self.driver.set_page_load_timeout(PATIENCE)
         self.driver.set_script_timeout(PATIENCE)
-        self.cdp("Network.enable")
-        self.cdp("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
+        self.js, self.cdp = self.driver.execute_script, self.driver.execute_cdp_cmd
+        self.cdp("Network.enable", {})
+        self.cdp("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
 
-    def cdp(self, command: str, **arguments: Any) -> Any:
-        return self.driver.execute_cdp_cmd(command, arguments)
-
-    def open(self, url: str, view: View) -> None:
-        """Load a page as `view` shows it, and wait until its maths is typeset."""
-        size = {"width": view.width, "height": view.height, "deviceScaleFactor": 1, "mobile": view.width < 600}
-        self.cdp("Emulation.setDeviceMetricsOverride", **size)
-        self.prefer(view.theme)
+    def open(self, url: str, size: tuple[int, int] = DESK, theme: str = "light") -> None:
+        """Load a page, and wait until its maths is typeset."""
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+        self.cdp("Emulation.setDeviceMetricsOverride", metrics)
+        self.prefer(theme)
         self.driver.get("about:blank")
         self.driver.get_log("performance")
         self.driver.get_log("browser")
@@ -215,47 +161,35 @@ class Browser:
 
     def prefer(self, theme: str) -> None:
         """Let the system be light or dark."""
-        self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-
-    def theme(self) -> str:
-        """That of the open page; "" while its colours change."""
-        return str(self.driver.execute_script(THEME))
+        self.cdp("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]})
 
     def errors(self) -> list[str]:
-        return [entry["message"][:300] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
-
-    def requests(self) -> list[str]:
-        """The addresses that the page asked for since it was opened."""
-        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        """What the console has complained of since the last time."""
+        severe = [entry for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+        return [f"console: {entry['message'][:300]}" for entry in severe]
 
     def problems(self, home: str) -> list[str]:
         """What is wrong with the open page, which was loaded from below `home`, but for what axe finds."""
-        script = self.driver.execute_script
-        found = [f"console: {message}" for message in self.errors()]
-        own = (home, "data:", "about:", "blob:")
-        found += [f"leaves the machine: {url}" for url in self.requests() if not url.startswith(own)]
-        found += [f"maths not typeset: {text}" for text in script(BAD_MATHS)]
-        found += [f"a sign of punctuation begins a line: {text}" for text in script(ALONE)]
-        found += [f"no alternative text: {source}" for source in script(NO_ALT)]
-        found += [f"code is cut off: {text}" for text in script(CUT_CODE)]
-        if (excess := script(OVERFLOW)) > 1:
-            found.append(f"{excess} px wider than the window")
-        elif (excess := script(UNFOLDED)) > 1:
-            found.append(f"{excess} px wider than the window where all that is folded is open")
-        return found
+        found = self.errors()
+        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        found += [
+            f"leaves the machine: {url}" for url in asked if not url.startswith((home, "data:", "about:", "blob:"))
+        ]
+        found += [f"maths not typeset: {text}" for text in self.js(BAD_MATHS)]
+        found += [f"a sign of punctuation begins a line: {text}" for text in self.js(ALONE)]
+        found += [f"no alternative text: {source}" for source in self.js(NO_ALT)]
+        found += [f"code is cut off: {text}" for text in self.js(CUT_CODE)]
+        excess = max(self.js(OVERFLOW), self.js(UNFOLDED))
+        return [
+            *found,
+            *([f"{excess} px wider than the window, or where what is folded is open"] if excess > 1 else []),
+        ]
 
     def violations(self, **options: Any) -> list[str]:
-        """What axe finds, by these of its options, which takes most of a test's time; it takes glyphs and repeated colours away."""
-        self.driver.execute_script(AXE.read_text(encoding="utf-8"))
+        """What axe finds, by these of its options; it takes glyphs and repeated colours away."""
+        self.js(AXE.read_text(encoding="utf-8"))
         return [f"accessibility: {text}" for text in self.driver.execute_async_script(VIOLATIONS, options)]
-
-    def use(self) -> list[str]:
-        """Set in motion all that a reader can, and leave nothing set; what went wrong, and whether it printed."""
-        printed, buttons = self.driver.execute_async_script(USE)
-        self.driver.execute_script("localStorage.clear()")
-        found = ["the button that prints does not"] if printed != buttons else []
-        return found + [f"console: {message}" for message in self.errors()]
 
 
 def settles(look: Callable[[], Seen], wanted: Seen) -> Seen:
@@ -266,232 +200,274 @@ def settles(look: Callable[[], Seen], wanted: Seen) -> Seen:
     return seen
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     browser = Browser()
     yield browser
     browser.driver.quit()
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where the built book is served."""
+    yield from serve(HTML)
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["at a desk from a folder", "on a phone from a server"])
+def test_all_pages(browser: Browser, address: str, size: tuple[int, int]) -> None:
+    """No error, nothing from elsewhere, nothing too wide, nothing that axe finds: light, dark, and with all set in motion."""
+    home = address if size == PHONE else HTML.as_uri()
+    wrong: dict[str, list[str]] = {}
+    for page in pages(BOOK.root):
+        browser.open(f"{home}/{page}.html", size)
+        found = browser.problems(home)
+        places = browser.js(INLINE)
+        if size == PHONE:
+            found += ["a formula reaches beyond the edge"] * any(cut for _, cut in places)
+            found += [f"a formula scrolls: {text}" for text in browser.js(SCROLLED)]
+        else:
+            found += ["a formula in a sentence is a tab stop"] * any(stop for stop, _ in places)
+        found += check_sliders(browser)
+        browser.prefer("dark")
+        if settles(lambda: browser.js(THEME), "dark") != "dark":
+            found.append("it does not become dark with the system")
+        found += browser.problems(home) + browser.violations(runOnly=["color-contrast"])
+        browser.prefer("light")
+        settles(lambda: browser.js(THEME), "light")
+        found += browser.violations()
+        printed, buttons = browser.driver.execute_async_script(USE)
+        browser.js("localStorage.clear()")
+        found += ["the button that prints does not"] * (printed != buttons) + browser.errors()
+        if found:
+            wrong[page] = found
+    assert wrong == {}
+
+
 FRAMES = """
 const figure = arguments[0];
 const seen = i => !i.hidden && i.naturalWidth && i.getBoundingClientRect().height > 20;
-return [...figure.querySelectorAll('img[data-text]')].map((i, n) => seen(i) && [n, i.dataset.text, i.alt]).filter(x => x);
+const found = [...figure.querySelectorAll('img[data-text]')].map((i, n) => seen(i) && [n, i.dataset.text, i.alt]).filter(x => x);
+return found.length === 1 && found[0][2].trim() && figure.querySelector('output').textContent === found[0][1] ? found[0][0] : -1;
 """
 
 
-@pytest.mark.parametrize("page", page_names())
-def test_page_at_a_desk_from_a_folder(browser: Browser, html: Path, page: str) -> None:
-    browser.open((html / f"{page}.html").as_uri(), VIEWS["light"])
-    assert not any(stop for stop, _ in browser.driver.execute_script(INLINE)), "no formula in a sentence is a tab stop"
-    check(browser, html.as_uri())
-
-
-@pytest.mark.parametrize("page", page_names())
-def test_page_on_a_phone_from_a_server(browser: Browser, address: str, page: str) -> None:
-    browser.open(f"{address}/{page}.html", VIEWS["phone"])
-    assert not any(cut for _, cut in browser.driver.execute_script(INLINE)), "no formula reaches beyond the edge"
-    assert browser.driver.execute_script(SCROLLED) == [], "nor scrolls: break it, or give a part of it a name"
-    check(browser, address)
-
-
-def check(browser: Browser, home: str) -> None:
-    """Whatever moves does, and nothing is wrong with the open page, light and, with other colours, dark as the system is."""
-    check_sliders(browser)
-    assert settles(browser.theme, "light") == "light"
-    assert browser.problems(home) == []
-    browser.prefer("dark")
-    assert settles(browser.theme, "dark") == "dark"
-    assert browser.problems(home) == []
-    assert browser.violations(runOnly=[CONTRAST]) == []
-    browser.prefer("light")
-    assert settles(browser.theme, "light") == "light"
-    assert browser.violations() == []
-    assert browser.use() == []
-
-
-def check_sliders(browser: Browser) -> None:
-    """Move every slider of the open page by keyboard and by pointer."""
-    from selenium.webdriver.common.action_chains import ActionChains
+def check_sliders(browser: Browser) -> list[str]:
+    """Move every slider of the open page by keyboard: one frame is seen, and its value and its words belong to it."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    figures = browser.driver.find_elements(By.CSS_SELECTOR, "[data-sslbook-slider]")
-    for figure in figures:
+    wrong = []
+    for figure in browser.driver.find_elements(By.CSS_SELECTOR, "[data-sslbook-slider]"):
         control = figure.find_element(By.CSS_SELECTOR, "input[type=range]")
         last = int(control.get_attribute("max"))
-        browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", control)
-
-        def state(figure: Any = figure) -> tuple[int, str, str]:
-            visible = browser.driver.execute_script(FRAMES, figure)
-            assert len(visible) == 1, "one frame is visible, and only one"
-            index, text, alt = visible[0]
-            assert figure.find_element(By.TAG_NAME, "output").text == text
-            assert alt.strip()
-            return index, text, alt
-
-        def place(state: Callable[[], tuple[int, str, str]] = state) -> int:
-            return state()[0]
-
-        control.send_keys(Keys.HOME)
-        assert settles(place, 0) == 0
-        control.send_keys(Keys.ARROW_RIGHT)
-        assert settles(place, 1) == 1
-        control.send_keys(Keys.END)
-        assert settles(place, last) == last
-        assert control.get_attribute("aria-valuetext") == state()[1]
-        half = control.size["width"] // 2
-        left, right = (control, 3 - half, 0), (control, half - 3, 0)
-        ActionChains(browser.driver).move_to_element_with_offset(*left).click().perform()
-        assert settles(place, 0) == 0
-        drag = ActionChains(browser.driver).move_to_element_with_offset(*left).click_and_hold()
-        drag.move_to_element_with_offset(*right).release().perform()
-        assert settles(place, last) == last
+        browser.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", control)
+        for key, place in ((Keys.HOME, 0), (Keys.ARROW_RIGHT, 1), (Keys.END, last)):
+            control.send_keys(key)
+            if settles(lambda figure=figure: browser.js(FRAMES, figure), place) != place:  # type: ignore[misc]
+                wrong.append(f"a slider does not come to {place}")
+    return wrong
 
 
-def test_a_slider_shows_three_of_its_frames_on_paper_and_needs_no_script(browser: Browser, address: str) -> None:
+def test_a_slider_needs_no_script_and_shows_three_frames_on_paper(browser: Browser, address: str) -> None:
     from selenium.webdriver.common.by import By
 
     try:
-        browser.cdp("Emulation.setScriptExecutionDisabled", value=True)
+        browser.cdp("Emulation.setScriptExecutionDisabled", {"value": True})
         browser.driver.get(f"{address}/chapters/covariance.html")
         figure = browser.driver.find_element(By.CSS_SELECTOR, "[data-sslbook-slider]")
         frames = figure.find_elements(By.TAG_NAME, "img")
         assert any(frame.is_displayed() for frame in frames)
-        browser.cdp("Emulation.setEmulatedMedia", media="print")
+        browser.cdp("Emulation.setEmulatedMedia", {"media": "print"})
         assert [i for i, one in enumerate(frames) if one.is_displayed()] == [0, len(frames) // 2, len(frames) - 1]
-        assert figure.find_element(By.CSS_SELECTOR, ".sslbook-slider-note").is_displayed()
-        assert not figure.find_element(By.CSS_SELECTOR, ".sslbook-slider-control").is_displayed()
     finally:
-        browser.cdp("Emulation.setScriptExecutionDisabled", value=False)
-        browser.cdp("Emulation.setEmulatedMedia", media="")
+        browser.cdp("Emulation.setScriptExecutionDisabled", {"value": False})
+        browser.cdp("Emulation.setEmulatedMedia", {"media": ""})
 
 
-WIDE = """
-return [...document.querySelectorAll('[data-sslbook-wide]')].map(e => [
-  e.dataset.sslbookWide, e.tabIndex, e.scrollWidth > e.clientWidth + 1, getComputedStyle(e).maskImage !== 'none']);
-"""
-
-
-# A table and code of so many pixels, whatever fonts there are; what is narrow is left alone.
-SCROLLING = """<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>Wide</title>
-<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="book.css"><script defer src="book.js"></script>
-</head><body><main class="bd-article">
-<div class="pst-scrollable-table-container"><table class="table"><tr><td><div style="width: {0}px">1</div></td></tr></table></div>
-<pre style="overflow: auto"><div style="width: {0}px">1</div></pre></main></body></html>"""
-
-
-@pytest.mark.parametrize(("width", "state"), [(900, ["right", 0, True, True]), (90, None)])
-def test_what_scrolls_says_so(browser: Browser, tmp_path: Path, width: int, state: list[Any] | None) -> None:
-    """Faded at the side where there is more, and reached by keyboard."""
-    for name in ("book.js", "book.css"):
-        shutil.copy(sphinx_ext.ASSETS / "static/sslbook" / name, tmp_path)
-    (tmp_path / "wide.html").write_text(SCROLLING.format(width), encoding="utf-8")
-    for home in serve(tmp_path):
-        browser.open(f"{home}/wide.html", VIEWS["phone"])
-        wanted = [state, state] if state else []
-        assert settles(lambda: browser.driver.execute_script(WIDE), wanted) == wanted
-        if state:
-            browser.driver.execute_script("document.querySelector('[data-sslbook-wide]').scrollLeft = 1e4")
-            assert settles(lambda: browser.driver.execute_script(WIDE)[0][0], "left") == "left"
-
-
-def test_code_can_be_copied_and_downloaded(browser: Browser, address: str) -> None:
+def test_a_slider_plays_when_somebody_asks_for_it(browser: Browser) -> None:
+    """Not before, to the end, and not against whoever takes the slider."""
     from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
 
-    browser.open(f"{address}/chapters/covariance.html", VIEWS["light"])
-    assert browser.driver.find_elements(By.CSS_SELECTOR, "div.cell_input button.copybtn")
-    offers = browser.driver.find_elements(By.CSS_SELECTOR, ".dropdown-download-buttons a[download]")
-    assert {str(offer.get_attribute("download")) for offer in offers} == {"covariance.ipynb", "covariance.md"}
+    browser.open(f"{HTML.as_uri()}/chapters/training.html")
+    figure = browser.driver.find_element(By.CSS_SELECTOR, "[data-sslbook-slider]:has(button.sslbook-play)")
+    control, button = (figure.find_element(By.CSS_SELECTOR, what) for what in ("input[type=range]", "button"))
+    last = int(control.get_attribute("max"))
+    control.send_keys(Keys.HOME)
+    assert settles(lambda: browser.js(FRAMES, figure), 0) == 0
+    time.sleep(0.9)  # a frame takes 0.7
+    assert browser.js(FRAMES, figure) == 0, "nothing moves by itself"
+    button.send_keys(Keys.ENTER)
+    assert settles(lambda: browser.js(FRAMES, figure), last) == last
+    stop = "b.click(); const during = b.ariaLabel; b.click(); return [during, b.ariaLabel]"
+    stop = f"const b = arguments[0].querySelector('button'); {stop}"
+    assert browser.js(stop, figure) == ["Pause: epochs of training", "Play: epochs of training"]
 
 
-PLAYABLE = "[data-sslbook-slider]:has(button.sslbook-play)"
-STATE = """
-const frames = [...arguments[0].querySelectorAll('img[data-text]')];
-return [frames.findIndex(frame => !frame.hidden), Number(arguments[0].querySelector('input').value),
-        arguments[0].querySelector('button').ariaLabel];
-"""
-PLAY = """
-const button = arguments[0].querySelector('button'), input = arguments[0].querySelector('input');
-button.click();
-const during = [input.value, button.ariaLabel];
-"""
-STOPS = ["button.click()", "input.dispatchEvent(new Event('input'))", "input.dispatchEvent(new Event('pointerdown'))"]
 OUTLINED = """
 const element = document.activeElement, style = getComputedStyle(element);
 const drawn = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 1.5;
 return [element.tagName, element.getAttribute('aria-label') || element.textContent.trim(), drawn];
 """
-KEPT = """
-return [...document.querySelectorAll('.cell_output img.keep-colors')].map(i => {
-  const style = getComputedStyle(i);
-  return [style.filter, style.padding, style.borderTopWidth, style.backgroundColor];
-});
-"""
 
 
-def playable(browser: Browser) -> tuple[Any, Any, Any]:
-    """The first slider of the open page that plays, its control and its button."""
-    from selenium.webdriver.common.by import By
-
-    figure = browser.driver.find_element(By.CSS_SELECTOR, PLAYABLE)
-    button = figure.find_element(By.CSS_SELECTOR, "button.sslbook-play")
-    browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", button)
-    return figure, figure.find_element(By.CSS_SELECTOR, "input[type=range]"), button
-
-
-def test_a_slider_plays_when_somebody_asks_for_it(browser: Browser, html: Path) -> None:
-    """Not before, to the end, and not against whoever takes the slider."""
-    from selenium.webdriver.common.keys import Keys
-
-    browser.open((html / "chapters/training.html").as_uri(), VIEWS["light"])
-    figure, control, button = playable(browser)
-    last = int(control.get_attribute("max"))
-
-    def state() -> list[object]:
-        return list(browser.driver.execute_script(STATE, figure))
-
-    control.send_keys(Keys.HOME)
-    still = [0, 0, "Play: epochs of training"]
-    assert settles(state, still) == still
-    time.sleep(0.9)  # a frame takes 0.7
-    assert state() == still, "nothing moves by itself"
-    button.send_keys(Keys.ENTER)
-    ended = [last, last, "Play: epochs of training"]
-    assert settles(state, ended) == ended
-    for stop in STOPS:  # in one script: on a busy machine it may have ended before a second one runs
-        during, after = browser.driver.execute_script(f"{PLAY} {stop}; return [during, button.ariaLabel];", figure)
-        assert (during, after) == (["0", "Pause: epochs of training"], "Play: epochs of training")
-        time.sleep(0.9)
-        assert state() == still
-        control.send_keys(Keys.END)
-        assert settles(state, ended) == ended
-    button.send_keys(Keys.SPACE)
-    assert settles(lambda: state() != ended, True), "by either key"
-    assert settles(state, ended) == ended
-
-
-def test_every_button_shows_that_it_has_the_focus(browser: Browser, address: str) -> None:
+def test_every_button_shows_that_it_has_the_focus_and_photographs_are_true_in_the_dark(
+    browser: Browser, address: str
+) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    browser.open(f"{address}/chapters/training.html", VIEWS["dark"])
+    browser.open(f"{address}/chapters/training.html", theme="dark")
     found: dict[str, bool] = {}
     for _ in range(40):
         ActionChains(browser.driver).send_keys(Keys.TAB).perform()
-        tag, name, outlined = browser.driver.execute_script(OUTLINED)
+        tag, name, outlined = browser.js(OUTLINED)
         if tag == "BUTTON":
             found[name] = outlined
-    _, control, button = playable(browser)
-    control.send_keys(Keys.SHIFT, Keys.TAB)
-    _, name, found["play"] = browser.driver.execute_script(OUTLINED)
-    assert name == button.get_attribute("aria-label")
     assert {"Toggle primary sidebar", "Download this page"} <= set(found)
     assert [name for name, outlined in found.items() if not outlined] == []
+    styles = (
+        "return [...document.querySelectorAll('.cell_output img.keep-colors')].map(i => getComputedStyle(i).filter)"
+    )
+    assert set(browser.js(styles)) == {"none"}
 
 
-def test_photographs_are_true_in_the_dark_and_lie_on_the_page(browser: Browser, address: str) -> None:
-    browser.open(f"{address}/chapters/training.html", VIEWS["dark"])
-    kept = browser.driver.execute_script(KEPT)
-    assert len(kept) > 4
-    assert [style for style in kept if style != ["none", "0px", "0px", "rgba(0, 0, 0, 0)"]] == []
+ROWS = 150
+# Typeset it is six times as high as its source; in a browser that, as Safari, keeps no place by itself.
+HEIGHT = r"\[\begin{pmatrix} 1 \\ 2 \\ 3 \\ 4 \\ 5 \\ 6 \end{pmatrix}\]"
+ROW = '<section id="s{0}"><h2>{0}</h2><div class="math">{1}</div><p>and <span class="math">\\(x_{{{0}}}\\)</span></p></section>'
+PAGE = """<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>One</title>
+<style>html {{ overflow-anchor: none; scroll-behavior: smooth }}</style><link rel="stylesheet" href="book.css">
+<script>window.MathJax = {config}; window.seen = [];
+document.addEventListener("sslbook:typeset", (event) => {{
+  const rows = event.detail.map((formula) => formula.closest("section").id.slice(1));
+  window.seen.push([Number(rows[0]), Number(rows.at(-1)), event.detail.length]);
+  if (window.asked) {{ window.asked = 0; window.dispatchEvent(new Event("beforeprint")); }}
+}});</script>
+<script defer src="book.js"></script><script defer src="formulas.js"></script><script defer src="mathjax.js"></script></head>
+<body><main class="bd-article"><a id="link" href="#s120">to 120</a>{rows}
+<section id="s999"><details id="fold"><summary>more</summary>
+<p style="width: 150px"><span class="math">\\({long}\\)</span></p></details></section>
+</main></body></html>"""
+RAW = "return [...document.querySelectorAll('.math')].filter(formula => !formula.querySelector('mjx-container')).length"
+BROKEN = r"""<section id="s0"><div class="math">\[\begin{split}\begin{aligned} & a = b \\
+& \quad + c, \\ & d = e \end{aligned}\end{split}\]</div></section>"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page of many formulas, by its address, with the book's own scripts; beside it one with a broken display."""
+    folder = tmp_path_factory.mktemp("page")
+    for name in ("book.js", "book.css", "formulas.js", "mathjax.js"):
+        (folder / name).write_bytes((ASSETS / "static/sslbook" / name).read_bytes())
+    rows = "".join(ROW.format(i, HEIGHT) for i in range(ROWS))
+    for name, what in (("one", rows), ("broken", BROKEN)):
+        text = PAGE.format(config=json.dumps(MATHJAX), rows=what, long="+".join("abcdefghijklmnopqrstuvwxyz"))
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return (folder / "one.html").as_uri()
+
+
+def test_what_the_reader_sees_comes_first_and_all_come(browser: Browser, page: str) -> None:
+    for address, first in ((page, 0), (f"{page}#s120", 110)):
+        browser.open(address)
+        seen = browser.js("return seen")
+        assert first <= seen[0][0] < first + 40, "what the reader sees, or the link leads to"
+        assert (browser.js(RAW), sum(count for *_, count in seen)) == (0, 2 * ROWS + 1), "each once"
+    top = "return Math.round(document.getElementById('s120').getBoundingClientRect().top)"
+    assert abs(browser.js(top)) <= 2, "a link's place stays where it is"
+
+
+@pytest.mark.parametrize(("width", "lines"), [(900, 2), (400, 3)])
+def test_a_statement_that_was_broken_for_phones_is_whole_on_a_desk(
+    browser: Browser, page: str, width: int, lines: int
+) -> None:
+    browser.open(page.replace("one.html", "broken.html"), (width, 900))
+    rows = (
+        "return document.querySelectorAll('.math [data-mml-node=mtr]').length - 1"  # the environment around it is a row
+    )
+    assert browser.js(rows) == lines
+
+
+BAR = """<p style="height: 3000px"></p><details class="sslbook-proved"><summary>{0}</summary>
+<div class="sslbook-check" id="check-{0}">a check</div></details>"""
+FOLDED = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><title>One</title><script src="book.js"></script>
+<link rel="stylesheet" href="book.css"></head><body><main class="bd-article"><a id="link" href="#check-b">to b</a>
+{BAR.format("a")}{BAR.format("b")}{BAR.format("50%")}<p style="height: 3000px"></p></main></body></html>"""
+SEEN = "return ['check-a', 'check-b'].map(id => document.getElementById(id).checkVisibility())"
+
+
+def test_a_link_of_the_ledger_opens_the_bar_that_holds_the_check(browser: Browser, page: str) -> None:
+    path = Path(page.removeprefix("file://")).with_name("folded.html")
+    path.write_text(FOLDED, encoding="utf-8")
+    browser.open(f"{path.as_uri()}#check-a")  # on load
+    assert settles(lambda: browser.js(SEEN), [True, False]) == [True, False]
+    browser.js("location.hash = 'check-b'")  # on hashchange
+    assert settles(lambda: browser.js(SEEN), [True, True]) == [True, True]
+    browser.js("document.querySelectorAll('.sslbook-proved')[1].open = false; scrollTo(0, 0)")
+    browser.js("document.getElementById('link').click()")  # the address does not change
+    assert settles(lambda: browser.js(SEEN), [True, True]) == [True, True]
+
+
+ENTRIES = """
+return [...document.querySelectorAll("p.sslbook-entry")].filter(p => p.checkVisibility()).map(p => [
+  p.querySelector("strong").textContent, p.querySelector(".sslbook-verdict").textContent]);
+"""
+
+
+def test_the_ledger_s_filter_shows_what_it_is_asked_for_and_says_how_many(browser: Browser) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    claims = {claim.id: claim.verdict for claim in read_claims(BOOK.claims)}
+    browser.open(f"{HTML.as_uri()}/chapters/ledger.html")
+    form = browser.driver.find_element(By.CSS_SELECTOR, "form.sslbook-filter")
+    status, field, verdict = (form.find_element(By.CSS_SELECTOR, what) for what in ("[role=status]", "input", "select"))
+    for chosen in sorted(set(claims.values())):
+        Select(verdict).select_by_visible_text(chosen)
+        wanted = sorted(id for id, given in claims.items() if given == chosen)
+        said = f"{len(wanted)} of {len(claims)} claims"
+        assert settles(lambda: status.text, said) == said
+        assert sorted(id for id, _ in browser.js(ENTRIES)) == wanted, "open claims are unfolded"
+    Select(verdict).select_by_index(0)
+    field.send_keys("a-thm3 COVARIANCE")
+    assert settles(lambda: [id for id, _ in browser.js(ENTRIES)], ["A-Thm3"]) == ["A-Thm3"]
+    browser.js("location.hash = 'ledger-b-thm8'")  # a link to a claim that the filter hides shows it again
+    assert settles(lambda: status.text, f"{len(claims)} claims") == f"{len(claims)} claims"
+    assert browser.errors() == []
+
+
+ANSWERS = {
+    "collapse": [
+        "byol.html#three-kinds-of-collapse-two-measures",
+        "linear_byol.html#one-unit-collapse-or-survival",
+    ],
+    "BatchNorm": ["questions.html#what-does-batchnorm-do"],
+    "why does BYOL not collapse": ["questions.html#why-does-byol-not-collapse"],
+    "InfoNCE": ["covariance.html#infonce-and-triplets-a-weighted-covariance"],
+    "stop-gradient": ["byol.html#stop-gradient"],
+    "temperature": ["landscape.html#linear-filters-and-temperature"],
+    "Theorem 6": ["hltm.html#what-survives-from-the-root", "errata.html#theorem-6-the-statement-and-its-proof"],
+    "eq 56": ["covariance.html#normalised-outputs"],
+    "A-Thm3": ["covariance.html#one-covariance-moves-every-layer"],
+    "neural tangent kernel": ["covariance.html#is-it-the-neural-tangent-kernel"],
+}
+FOUND = """
+return [...document.querySelectorAll('#search-results ul.search > li')].map(row => [
+  row.querySelector('a').href, row.querySelector('p').textContent, row.querySelectorAll('mark').length]);
+"""
+text_of = functools.cache(lambda path: Path(path).read_text(encoding="utf-8"))
+
+
+def test_a_reader_s_word_finds_the_section_among_the_first_three(browser: Browser) -> None:
+    for query, wanted in ANSWERS.items():
+        browser.open(f"{HTML.as_uri()}/search.html?q={quote(query)}")
+        assert settles(lambda: browser.js("return !!window.sslbookSearch"), True)
+        found = browser.js(FOUND)
+        first = [href.rpartition("/")[2] for href, _, _ in found[:3]]
+        assert set(first) & set(wanted), (query, first)
+        for href, excerpt, _ in found:
+            path, _, anchor = href.removeprefix("file://").partition("#")
+            assert not anchor or f'id="{anchor}"' in text_of(path)
+            assert "import torch" not in excerpt
+        assert all(marks for _, _, marks in found[:10]), "each shows what was looked for"
+        assert browser.errors() == []

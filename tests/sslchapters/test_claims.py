@@ -76,7 +76,7 @@ def test_begin_takes_threads_from_the_environment(monkeypatch: pytest.MonkeyPatc
     ("arguments", "message"),
     [
         ({"scale": "papper"}, r"scale must be one of quick, paper, got 'papper'; did you mean 'paper'"),
-        ({"seed": 2**32}, r"seed must be between 0 and 4294967295, got 4294967296"),
+        ({"seed": 2**32}, r"seed must be at least 0 and at most 4294967295, got 4294967296"),
         ({"chapter": "covariance.md"}, r"chapter: got 'covariance.md'"),
     ],
 )

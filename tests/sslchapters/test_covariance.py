@@ -136,7 +136,7 @@ def test_a_batch_is_what_backward_through_the_network_gives(scene: runs.Scene) -
             for place, v in zip(places, views, strict=True):
                 assert torch.equal(place[r], 9 * sample[r] + v[r])
     for size in (1, 33):
-        with pytest.raises(ValueError, match=f"size must be between 2 and 32, got {size}"):
+        with pytest.raises(ValueError, match=f"size must be at least 2 and at most 32, got {size}"):
             runs.simclr_gradients(op, size)
 
 

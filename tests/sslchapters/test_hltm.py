@@ -441,7 +441,7 @@ def test_the_best_linear_unit() -> None:
     alone = trees.symmetric_binary([torch.tensor([[0.7], [-0.4]], dtype=torch.float64)], root_polarity=0.0)
     assert runs.best_linear(alone).tolist() == pytest.approx([0.7, 0.4])
     tree = trees.random_categorical([5, 6], (2, 2), (2,))
-    assignments, chance = trees.joint(tree)
+    assignments, chance = theory.joint(tree)
     angle = torch.linspace(0, math.pi, 20_001, dtype=torch.float64)
     units = torch.stack([angle.cos(), angle.sin()], 1) @ assignments[-1][0].double()
     for found, p in zip(runs.best_linear(tree), chance, strict=True):

@@ -21,13 +21,14 @@ from sslbook.networks.siamese import build
 from sslbook.training import evaluate
 from sslbook.training.augment import plain as plain_images
 from sslbook.training.evaluate import effective_rank
-from sslbook.training.presets.sheets import presets, sheets
+from sslbook.training.presets.papers import presets
 from sslbook.training.run.settings import Settings, stored_settings
 from sslchapters import records as store
 from sslchapters.records import plain
 from sslchapters.training import full_runs as tables
 from sslchapters.training import live, shown
 from sslchapters.training import records as recorded
+from sslchapters.training.paper_tables import paper_tables
 from sslchapters.training.records import (
     EXACT,
     HALF,
@@ -101,7 +102,7 @@ def test_all_runs_wait_where_there_are_none(tmp_path: Path) -> None:
     assert shown[0][-3:] == ["85.2 | –", "88.0 | –", "88.1 | –"]
 
 
-@pytest.mark.parametrize("table", sheets())
+@pytest.mark.parametrize("table", paper_tables())
 def test_each_tables_command_can_be_tried_dry(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["table", table, "--run", "--download", "--dry-run", "--seeds", "1", "--folder", str(tmp_path)]
     assert cli.main(command) == 0
@@ -184,14 +185,14 @@ def test_rates_differ_in_nothing_else() -> None:
 def test_a_stopped_recording_goes_on_with_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that changes its loss begins with the other's last weights, and nothing is trained twice."""
     trained: list[str] = []
-    go = recorded.prepared
+    go = recorded.train
 
     def counted(settings: Settings, folder: Path, **options: Any) -> Any:
         if not (folder / "result.json").is_file():
             trained.append(settings.objective)
         return go(settings, folder, **options)
 
-    monkeypatch.setattr(recorded, "prepared", counted)
+    monkeypatch.setattr(recorded, "train", counted)
     make = partial(recorded.run_values, [3], changes=SHORT, processes=1, device="cpu", root=tmp_path)
     both = make(names=("info_nce", "simple after info_nce"))
     assert trained == ["info_nce", "simple"]

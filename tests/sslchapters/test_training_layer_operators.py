@@ -17,8 +17,8 @@ from sslbook.operator.covariance import covariance_operator, intra_operator
 from sslbook.operator.layer import OpenedLayer, open_layer, vec
 from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import report
+from sslbook.training.run.data import load_data
 from sslbook.training.run.determinism import Batches
-from sslbook.training.run.parts import load_data
 from sslchapters import records as store
 from sslchapters.training import layer_operators
 from sslchapters.training.layer_operators import RUNS, SUPERVISED
@@ -108,7 +108,7 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(layer_operators, "look_at", never)
     again = layer_operators.run_values([1], names=(RUNS[0], SUPERVISED), epochs=(0, 2), more=4, root=tmp_path, **FEW)  # type: ignore[arg-type]
     assert again == made
-    with pytest.raises(ValueError, match="past the 2 of epoch 1"):
+    with pytest.raises(ValueError, match="past the 2 of this run"):
         layer_operators.run_values([1], names=RUNS[:1], epochs=(1,), more=0, root=tmp_path, **FEW)  # type: ignore[arg-type]
 
 

@@ -1,20 +1,12 @@
 r"""One batch spread over several processes, exactly: loss, gradients and BatchNorm's statistics are those of one process.
 
-Each of :math:`W` processes holds an equal part of the batch.  Gradients are averaged over the processes, as
-``DistributedDataParallel`` does it, so that what is minimised is :math:`\frac1W \sum_r L_r`, and whatever carries numbers from one
-process to another must hand gradients back by the adjoint of that sum:
+Each of :math:`W` processes computes the embeddings of an equal part of the batch, gathers those of all, and has the loss of the
+whole batch.  Gradients are averaged, as ``DistributedDataParallel`` does it: what is minimised is :math:`\frac1W \sum_r L_r`.  So
+the gather hands back by its adjoint: a process's rows get the *sum* of what all losses say of them.  One that kept its own
+gradient alone would have exactly the right loss and :math:`1/W` of the gradient, which is why the tests compare gradients.
 
-====================  ==========================================  ==============================================
-what                  forward                                     backward
-====================  ==========================================  ==============================================
-:func:`gather`        all parts, one after the other              own part of the sum of all processes' gradients
-:func:`average`       mean over processes                         mean over processes
-====================  ==========================================  ==============================================
-
-A loss of the gathered batch is the same on every process.  A gather that keeps only its own process's gradient has exactly the
-right loss and :math:`1/W` of the gradient, which is why the tests compare gradients.
-
-All functions do nothing special in a single process.  They run on gloo (CPU) and nccl (GPU).
+On GPUs, PyTorch's BatchNorm becomes its ``SyncBatchNorm``.  Any other one, for which there is none, sees the gathered batch and
+keeps its own rows of the result, which is exact whatever it does.  In a single process all this does nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +20,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.modules.batchnorm import _NormBase
 
-from sslbook.networks.batchnorm import BatchNorm, batch_normalize, follow
+from sslbook.networks.batchnorm import BatchNorm
+from sslbook.networks.siamese import Outputs
 
 T = TypeVar("T")
 
@@ -53,13 +44,11 @@ def own_rows(count: int) -> slice:
     return slice(rank() * part, (rank() + 1) * part)
 
 
-# --- numbers of all processes ----------------------------------------------------------------------------------------
-
-
 class _Gather(torch.autograd.Function):
+    """PyTorch's own differentiable ``all_gather`` is deprecated since 2.13, without another that is public."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.part = x.shape[0]
         parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(world())]
         dist.all_gather(parts, x.contiguous())
         return torch.cat(parts)
@@ -68,38 +57,20 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
-        return total[rank() * ctx.part : (rank() + 1) * ctx.part]
-
-
-class _Average(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total / world()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return average(gradient)
+        return total[own_rows(len(total))]
 
 
 def gather(x: Tensor) -> Tensor:
-    """All processes' rows, ``(N, ...) -> (world N, ...)``, in the order of the processes; exact also for gradients.
+    """All processes' rows of one shape, ``(N, ...) -> (world N, ...)``, in the order of the processes; exact also for gradients."""
+    return x if world() == 1 else _Gather.apply(x)
 
-    Every process must bring the same shape.
-    """
+
+def gather_outputs(outputs: Outputs) -> Outputs:
+    """The embeddings and labels of the whole batch; what stands in two places, as ``p1`` without a predictor, is sent once."""
     if world() == 1:
-        return x
-    gathered: Tensor = _Gather.apply(x)
-    return gathered
-
-
-def average(x: Tensor) -> Tensor:
-    """The mean of ``x`` over the processes, of the same shape; exact also for gradients."""
-    if world() == 1:
-        return x
-    mean: Tensor = _Average.apply(x)
-    return mean
+        return outputs
+    whole = {id(part): gather(part) for part in dict.fromkeys(outputs) if part is not None}
+    return Outputs(*(None if part is None else whole[id(part)] for part in outputs))  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -110,115 +81,60 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     if world() == 1:
         return
-    gradients = [weights.grad for weights in parameters]
-    if any(gradient is None for gradient in gradients):
+    parameters = list(parameters)
+    gradients = [weights.grad for weights in parameters if weights.grad is not None]
+    if len(gradients) < len(parameters):
         raise ValueError("parameters must all have a gradient, since the processes exchange them together")
-    present = [gradient for gradient in gradients if gradient is not None]
-    flat = torch.cat([gradient.reshape(-1) for gradient in present])
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat)
     flat /= world()
-    for gradient, mean in zip(present, flat.split([gradient.numel() for gradient in present]), strict=True):
+    for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
         gradient.copy_(mean.view(gradient.shape))
 
 
-# --- BatchNorm -------------------------------------------------------------------------------------------------------
+def share_batchnorm(module: nn.Module) -> nn.Module:
+    """Let each BatchNorm in ``module``, PyTorch's, ours or a subclass, normalise by the whole batch; call it on its device.
 
-
-class SharedBatchNorm(nn.BatchNorm1d):
-    """``nn.BatchNorm1d/2d/3d`` by the statistics of all processes' parts; PyTorch's own ``SyncBatchNorm`` needs GPUs."""
-
-    @classmethod
-    def like(cls, layer: nn.Module) -> nn.Module:
-        """``layer`` itself, with its parameters, buffers and hooks, which has become one of these."""
-        if layer.momentum is None or not layer.track_running_stats:
-            raise ValueError("a shared BatchNorm keeps running statistics by a momentum, and this layer has none")
-        layer.__class__ = cls
-        return layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``x`` normalised per channel over all processes."""
-        mean, variance, counted = self.running_mean, self.running_var, self.num_batches_tracked
-        assert mean is not None
-        assert variance is not None
-        assert counted is not None
-        if not self.training:
-            return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
-        over = (0, *range(2, x.ndim))
-        whole = x.to(mean.dtype)
-        y = batch_normalize(whole, dims=over, eps=self.eps, average=average, parts=world())
-        assert self.momentum is not None
-        follow(whole.detach(), over, mean, variance, self.momentum, average, world())
-        counted.add_(1)
-        if self.affine:
-            channels = (1, -1, *(1,) * (x.ndim - 2))
-            y = y * self.weight.view(channels) + self.bias.view(channels)
-        return y.to(x.dtype)
-
-
-def synchronize_batchnorm(module: nn.Module) -> nn.Module:
-    """Let each BatchNorm in ``module`` normalise by the whole batch, in place: PyTorch's layers, and ours in all modes.
-
-    Call it once ``module`` is on its device.  On a GPU, PyTorch's layers become its ``SyncBatchNorm``.  Raises ValueError for a
-    layer in training mode that may do more than these, such as a subclass, whose statistics would be those of a part.
+    Parameters, buffers and the caller's hooks stay; a hook behind the layer sees this process's rows.
     """
-    for name, part in module.named_modules() if world() > 1 else ():
-        if isinstance(part, BatchNorm):
-            part.average, part.parts = average, world()
-        elif type(part) in _PLAIN and "forward" not in vars(part):
-            if next((held.is_cuda for held in (*part.parameters(), *part.buffers())), torch.cuda.is_available()):
-                part.__class__, part.process_group = nn.SyncBatchNorm, getattr(part, "process_group", None)
-            else:
-                SharedBatchNorm.like(part)
-        elif part.training and not isinstance(part, SharedBatchNorm):
-            scripted = getattr(part, "original_name", "").startswith("BatchNorm")
-            if (
-                scripted
-                or isinstance(part, _BatchNorm)
-                or (isinstance(part, _InstanceNorm) and part.track_running_stats)
-            ):
-                raise ValueError(
-                    f"several processes share a batch, and {name!r}, a {type(part).__name__}, would go by the statistics of its "
-                    "own part: put a plain nn.BatchNorm in its place, without a forward of its own, or take one process"
-                )
+    for part in module.modules() if world() > 1 else ():
+        plain = type(part) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d) and "forward" not in vars(part)
+        if plain and next(module.parameters()).is_cuda:
+            part.__class__, part.process_group = nn.SyncBatchNorm, None  # type: ignore[assignment]
+        elif isinstance(part, _NormBase | BatchNorm) and not isinstance(part, nn.SyncBatchNorm):
+            part.register_forward_pre_hook(lambda layer, x: tuple(map(gather, x)) if layer.training else x)
+            part.register_forward_hook(lambda layer, x, y: y[own_rows(len(y))] if layer.training else y, prepend=True)
     return module
-
-
-_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-
-
-# --- the processes ---------------------------------------------------------------------------------------------------
 
 
 def join(device: str | torch.device | None) -> torch.device:
     """This process's device; under ``torchrun`` it also joins the others, over nccl with a GPU each, if there are any, or gloo.
 
-    Raises ValueError for variables of the environment that are missing or make no sense, and for a GPU that is not there.
+    Raises ValueError for a GPU that is not there, and for variables that torchrun sets and that are missing.
     """
     wanted = device_of(device)
     if "WORLD_SIZE" not in os.environ:
         return wanted
-    if dist.is_initialized():
-        return torch.device("cpu") if dist.get_backend() == "gloo" else device_of("cuda")
-    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if missing:
-        raise ValueError(f"WORLD_SIZE is set, and {', '.join(missing)} not: start several processes with torchrun")
-    numbers = {name: os.environ[name].strip() for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
-    for name, text in numbers.items():
-        if not text.isdecimal() or (name == "MASTER_PORT" and int(text) >= 2**16):
-            raise ValueError(f"{name} must be a whole number{', a port' * (name == 'MASTER_PORT')}, got {text!r}")
-    here, local, processes, port = map(int, numbers.values())
-    if here >= processes:
-        raise ValueError(f"RANK must be below WORLD_SIZE, got {here} and {processes}")
-    gpus = torch.cuda.device_count() if wanted.type == "cuda" else 0
-    if gpus and local >= gpus:
-        raise ValueError(f"LOCAL_RANK is {local}, and this machine has {gpus} GPUs: start no more processes than that")
-    place = torch.device("cuda", local) if gpus else torch.device("cpu")
-    if gpus:
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    place = device_of(f"cuda:{local}") if wanted.type == "cuda" else wanted
+    if place.type == "cuda":
         torch.cuda.set_device(place)
-    host = os.environ["MASTER_ADDR"].strip().strip("[]")
-    address = f"tcp://{f'[{host}]' if ':' in host else host}:{port}"  # brackets: an address of IPv6
-    dist.init_process_group("nccl" if gpus else "gloo", init_method=address, rank=here, world_size=processes)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     return place
+
+
+def device_of(wanted: str | torch.device | None) -> torch.device:
+    """The device named, or CUDA where there is one; raises ValueError for one that is not here."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    try:
+        device = torch.device(wanted or ("cuda" if gpus else "cpu"))
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= gpus):
+        there = f", of {gpus} GPUs here" if device.type == "cuda" else ""
+        raise ValueError(f"device must be cpu, cuda or cuda:N{there}, got {str(wanted)!r}")
+    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
 
 
 def wait_for_all() -> None:
@@ -235,40 +151,10 @@ def of_all(here: T) -> list[T]:
     return found
 
 
-def agree(step: int) -> None:
-    """Raise ValueError unless all processes read a checkpoint of the same step."""
-    steps = sorted(set(of_all(step)))
-    if len(steps) > 1:
-        raise ValueError(
-            f"the processes read checkpoints of steps {' and '.join(map(str, steps))}: all must see the same folder"
-        )
-
-
-def device_of(wanted: str | torch.device | None) -> torch.device:
-    """The device named, or CUDA where there is one, a process each; raises ValueError for one that is not here."""
-    try:
-        device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be cpu, cuda or cuda:N, got {wanted!r}")
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError(f"device must be cpu here, where there is no CUDA, got {wanted!r}")
-        count = torch.cuda.device_count()
-        if device.index is not None and device.index >= count:
-            raise ValueError(f"device must be one of cuda:0 to cuda:{count - 1} here, got {str(wanted)!r}")
-        if device == torch.device("cuda"):
-            device = torch.device("cuda", torch.cuda.current_device())
-    return device
-
-
 def lost_another(error: RuntimeError) -> bool:
     """Whether an exchange has failed because another process has ended, which gloo and nccl say in words alone."""
-    return (
-        world() > 1
-        and re.search("closed by peer|reset by peer|Broken pipe|remote process exit", str(error)) is not None
-    )
+    words = "closed by peer|reset by peer|Broken pipe|remote process exit"
+    return world() > 1 and re.search(words, str(error)) is not None
 
 
 def leave(*, together: bool = True) -> None:

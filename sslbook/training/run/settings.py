@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import math
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from numbers import Real
-from types import UnionType
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from sslbook._check import keep_plain, nearest, plain, require_number, require_one_of, require_whole
+from sslbook._check import keep_plain, nearest, require_number, require_one_of, require_whole
 from sslbook.networks.siamese import Networks
-from sslbook.training.augment import PIPELINES, Pipeline
-from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, objective
+from sslbook.training.augment import PIPELINES
+from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, checked
 
-DATASETS = ("cifar10", "stl10", "mnist", "digits")
-SPLITS = ("train", "train+unlabeled")
-OPTIMIZERS = ("sgd", "adam", "lars")
-PRECISIONS = ("auto", "float32", "bfloat16")
-CAPTURES = ("auto", "none", "graph", "compile", "both")
-
+CHOICES = {
+    "dataset": ("cifar10", "stl10", "mnist", "digits"),
+    "split": ("train", "train+unlabeled"),
+    "pipeline": tuple(PIPELINES),
+    "objective": tuple(OBJECTIVES),
+    "optimizer": ("sgd", "adam", "lars"),
+    "schedule": ("constant", "cosine", "released"),
+    "precision": ("auto", "float32", "bfloat16"),
+    "capture": ("auto", "none", "graph", "compile", "both"),
+}
+"""Settings that are names, and the names that there are."""
+WHOLE = {"batch": 2, "epochs": 1, "subset": 1, "seed": 0, "warmup": 0, "reset": 0, "evaluate": 0}
+"""Settings that are whole numbers, and the least of each."""
+REAL: dict[str, dict[str, float]] = {
+    **{name: {"above": 0} for name in ("lr", "predictor_lr")},
+    **{name: {"least": 0, "below": 1} for name in ("momentum", "ema", "noise")},
+    "weight_decay": {"least": 0},
+    "ema_end": {"least": 0, "most": 1},
+}
+"""Settings that are real numbers, and the bounds of each."""
 FREE = ("seed", "evaluate", "probes", "capture")
 """Settings that the hash leaves out: the seed is named beside it, and the others don't touch the weights."""
-
-STORED = {
-    "lr": "rate",
-    "weight_decay": "decay",
-    "predictor_lr": "predictor_rate",
-    "loss_kwargs": "numbers",
-    "temperature": "tau",
-}
-"""What a setting was called at first, by its name of today: hashes go by the old name, and old files have it."""
-
-OURS = ("dataset", "split", "subset", "pipeline", "stem", "width", "channels")
-"""Settings, of the networks too, that a run with images and a network of its caller's doesn't use."""
-
-DIGESTS = ("images", "backbone", "labels")
-"""What of a caller's own a run knows by its digest."""
-
+REPLACED = ("dataset", "split", "subset", "pipeline")
+"""Settings that a run with its caller's own images has no use for."""
 
 Record = TypeVar("Record", "Settings", Networks)
 
@@ -58,8 +53,8 @@ class Settings:
     pipeline: a name in :data:`sslbook.training.augment.PIPELINES`.  networks: the networks' sizes and kinds.
     objective, loss_kwargs: a name in :data:`sslbook.training.objectives.OBJECTIVES`, and this objective's arguments.
     optimizer, lr, momentum, betas, weight_decay: the optimiser; ``momentum`` is for ``sgd`` and ``lars``, ``betas`` for
-    ``adam``.  schedule, warmup: a name in :data:`sslbook.training.run.settings.SCHEDULES`, and the number of epochs in
-    which the learning rate grows linearly before it follows the ``cosine`` schedule.
+    ``adam``.  schedule, warmup: "constant", "cosine" or "released" (:func:`sslbook.training.run.optim.learning_rate`),
+    and the number of epochs in which the learning rate grows linearly before it follows the ``cosine`` schedule.
     batch: the batch size, in all processes together.  drop_last: whether to leave out a last batch that is not full.
     shuffle: whether each epoch has its own order of the images; the released SimCLR has a single one.
     predictor_lr: the predictor's learning rate, as a multiple of ``lr``.
@@ -74,7 +69,14 @@ class Settings:
     precision: ``auto`` means bfloat16 on a GPU, and on a processor with instructions for it (AVX-512 BF16, AMX) if the
     backbone has a million weights or more.  Otherwise ``auto`` means float32.
     capture: how steps on a GPU are sped up: by a CUDA graph, ``torch.compile``, both, or neither; ``auto`` uses the graph.
-    own: a JSON value that identifies your own dataset, pipeline and backbone; ``pretrain`` writes it.
+    own: a JSON value that identifies your own dataset and pipeline; ``pretrain`` writes it.
+
+    Raises ValueError, with an explanation, for settings that can't be run, and TypeError for wrong types.
+
+    >>> Settings(batch=1)
+    Traceback (most recent call last):
+    ...
+    ValueError: batch must be at least 2, got 1
     """
 
     dataset: str = "cifar10"
@@ -109,243 +111,108 @@ class Settings:
     ema_end: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError, with an explanation, for settings that can't be run, and TypeError for wrong types."""
+        """Check each setting, make numbers Python's own, and lists tuples, as JSON and command lines don't have them."""
         keep_plain(self)
-        require_one_of("dataset", self.dataset, DATASETS)
-        require_one_of("split", self.split, SPLITS if self.dataset == "stl10" else SPLITS[:1])
-        require_one_of("pipeline", self.pipeline, tuple(PIPELINES))
-        require_one_of("objective", self.objective, tuple(OBJECTIVES))
-        require_one_of("optimizer", self.optimizer, OPTIMIZERS)
-        require_one_of("schedule", self.schedule, tuple(SCHEDULES))
-        require_one_of("precision", self.precision, PRECISIONS)
-        require_one_of("capture", self.capture, CAPTURES)
-        least = {"batch": 2, "epochs": 1, "subset": 1}
-        for name in ("batch", "epochs", "seed", "warmup", "reset", "subset", "evaluate"):
+        made: dict[str, Any] = {}
+        for name, allowed in CHOICES.items():
+            require_one_of(name, getattr(self, name), allowed)
+        for name, least in WHOLE.items():
             if getattr(self, name) is not None or name not in ("subset", "evaluate"):
-                require_whole(name, getattr(self, name), least=least.get(name, 0))
-        for name in ("shuffle", "drop_last", "symmetric"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        require_number("lr", self.lr, above=0)
-        require_number("predictor_lr", self.predictor_lr, above=0)
-        if self.ema_end is not None:
-            require_number("ema_end", self.ema_end, least=0, most=1)
-        require_number("weight_decay", self.weight_decay, least=0)
-        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
-            raise ValueError(f"betas must be two numbers, such as 0.9,0.999, got {self.betas!r}")
-        for name in ("momentum", "ema", "noise"):
-            require_number(name, getattr(self, name), least=0, below=1)
-        for beta in self.betas:
-            require_number("betas", beta, least=0, below=1)
-        if not isinstance(self.probes, tuple):
-            raise ValueError(f"probes must be epochs, such as 100,300, got {self.probes!r}")
-        for epoch in self.probes:
-            require_whole("probes", epoch, least=1)
-        if self.warmup and self.schedule != "cosine":
-            raise ValueError(f"warmup is for the cosine schedule, and schedule is {self.schedule}: got {self.warmup}")
-        if self.warmup >= self.epochs:
-            raise ValueError(f"warmup must be shorter than the {self.epochs} epochs of the run, got {self.warmup}")
-        if not isinstance(self.networks, Networks):
-            raise ValueError(f"networks must be a Networks, got {self.networks!r}")
+                require_whole(name, getattr(self, name), least=least)
+        for name, bounds in REAL.items():
+            if getattr(self, name) is not None or name != "ema_end":
+                made[name] = float(require_number(name, getattr(self, name), **bounds))
+        for name in ("betas", "probes"):
+            if not isinstance(getattr(self, name), tuple | list) or (name == "betas" and len(self.betas) != 2):
+                raise ValueError(f"{name} must be numbers, such as 0.9,0.999 or 100,300, got {getattr(self, name)!r}")
+        made["betas"] = tuple(float(require_number("betas", beta, least=0, below=1)) for beta in self.betas)
+        made["probes"] = tuple(require_whole("probes", epoch, least=1) for epoch in self.probes)
+        for name, kind in (("shuffle", bool), ("drop_last", bool), ("symmetric", bool), ("networks", Networks)):
+            if not isinstance(getattr(self, name), kind):
+                word = "true or false" if kind is bool else "a Networks"
+                raise ValueError(f"{name} must be {word}, got {getattr(self, name)!r}")
+        if self.split != "train" and self.dataset != "stl10":
+            raise ValueError(f"split must be train, as {self.dataset} has no images without labels, got {self.split!r}")
+        if self.warmup and (self.schedule != "cosine" or self.warmup >= self.epochs):
+            raise ValueError(
+                f"warmup is for the cosine schedule, and shorter than its {self.epochs} epochs: schedule is "
+                f"{self.schedule}, got {self.warmup}"
+            )
         if self.networks.predictor == 0 and (self.reset or self.symmetric):
             raise ValueError("reset and symmetric are for a predictor, and networks.predictor is 0")
-        if not isinstance(self.loss_kwargs, Mapping):
-            raise ValueError(f"loss_kwargs must be a mapping, such as {{'temperature': 0.2}}, got {self.loss_kwargs!r}")
-        objective(self.objective, **self.loss_kwargs)
+        made["loss_kwargs"] = checked(self.objective, self.loss_kwargs)
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the settings as JSON, without those that your own images and network replace."""
-        content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        for name in OURS if self.own else ():
-            content.pop(name, None)
-            content["networks"].pop(name, None)
-        return content
+        """Return the settings as JSON has them, without those that your own images replace."""
+        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return {name: value for name, value in content.items() if not (self.own and name in REPLACED)}
 
     def hash(self) -> str:
-        """Return ten hexadecimal digits that identify a run, a hash of the canonical JSON of :meth:`essence`.
+        """Return the ten hexadecimal digits that name a run: a SHA-256 of its settings as JSON, but for :data:`FREE`.
 
-        Two runs have the same digits if one is the beginning of the other.
+        ``epochs`` counts only where a step depends on it, by the cosine schedule or by ``ema_end``.  Otherwise a run is the
+        beginning of one with more epochs, which has the same hash and goes on where the shorter one ended.
         """
-        text = json.dumps(self.essence(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:10]
+        content = {name: value for name, value in self.as_json().items() if name not in FREE}
+        if self.schedule != "cosine" and self.ema_end is None:
+            del content["epochs"]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
-    def essence(self) -> dict[str, Any]:
-        """Return the settings that determine the weights and differ from the defaults; a new setting keeps old hashes.
 
-        Settings have their names in :data:`STORED`, and the augmentation is given by its values and not by its name.
-        Settings that this run doesn't use are left out.
-        """
-        unused = self._unused()
-        content = _differing(self, type(self)(), unused)
-        defaults = arguments(self.objective)
-        given = {name: _canonical(value) for name, value in self.loss_kwargs.items() if name not in unused}
-        given = {name: value for name, value in given.items() if value != _canonical(defaults[name])}
-        content["loss_kwargs"] = {STORED.get(name, name): value for name, value in given.items()}
-        content["networks"] = _differing(self.networks, Networks(), unused)
-        content["pipeline"] = {} if self.own else _differing(PIPELINES[self.pipeline], Pipeline(size=32), set())
-        return {STORED.get(name, name): value for name, value in content.items()}
-
-    def _unused(self) -> set[str]:
-        """Names of settings that don't touch the weights of this run."""
-        networks = self.networks
-        unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
-        if self.own:
-            unused.update(OURS)
-        if self.schedule != "cosine" and self.ema_end is None:  # which the number of epochs says nothing to
-            unused.add("epochs")
-        if networks.target is None:
-            unused |= {"ema", "ema_end", "target_init"}
-        else:
-            unused.add("stop_gradient")  # no gradient reaches a target tower in any case
-        if networks.predictor == 0:
-            unused |= {"predictor_norm", "predictor_range", "predictor_lr"}
-        if networks.predictor != 2:
-            unused.add("predictor_hidden")
-        norms = (networks.projector_norm, networks.projector_out_norm, networks.predictor and networks.predictor_norm)
-        if not any(norms):
-            unused.add("unbiased")
-        return unused
+def stored_settings(text: str) -> Settings:
+    """The settings that a checkpoint, a result or a record holds as JSON."""
+    values = json.loads(text)
+    return Settings(**{**values, "networks": Networks(**values["networks"])})
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """``epochs 4, now 6; lr 0.1, now 0.2``: where two runs' settings, as :meth:`Settings.as_json` has them, differ."""
-    was, now, usual = _flat(theirs), _flat(ours), _flat(Settings().as_json())
-    told = []
-    for name in (name for name in {**was, **now} if name not in FREE or name == "seed"):
-        one, other = (part.get(name, usual.get(name, "unset")) for part in (was, now))
-        if one != other:
-            told.append(f"other {name}" if name in DIGESTS else f"{name} {one}, now {other}")
-    return "; ".join(told)
+    found = []
+    for name in theirs.keys() | ours.keys():
+        was, now = theirs.get(name), ours.get(name)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            found += [f"{name}.{part}" for part in differences(was, now).split("; ") if part]
+        elif was != now and name not in ("evaluate", "probes", "capture"):
+            found.append(f"{name} {was}, now {now}")
+    return "; ".join(sorted(found))
 
 
-def _flat(content: Mapping[str, Any], room: str = "") -> dict[str, Any]:
-    """The same by plain names, those within ``networks`` and ``pipeline`` with it."""
-    found: dict[str, Any] = {}
-    for name, value in content.items():
-        below = "" if name in ("loss_kwargs", "own") else f"{room}{name}."
-        found |= _flat(value, below) if isinstance(value, Mapping) else {room + name: value}
-    return found
+# --- settings by name and word, as a command line has them -------------------------------------------------------------
 
 
 def known_keys(objective: object = None) -> list[str]:
     """What a command line can set, in a run with that objective if it has one."""
-    top = [f.name for f in dataclasses.fields(Settings) if f.name not in ("networks", "loss_kwargs", "own")]
-    return [*top, *arguments(objective), *(f"networks.{f.name}" for f in dataclasses.fields(Networks))]
-
-
-def _differing(value: Any, default: Any, unused: set[str]) -> dict[str, Any]:
-    """The fields of a dataclass that differ from those of another one, but for the unused."""
-    names = [f.name for f in dataclasses.fields(value) if f.name not in unused]
-    both = {name: (_canonical(getattr(value, name)), _canonical(getattr(default, name))) for name in names}
-    return {name: mine for name, (mine, theirs) in both.items() if mine != theirs}
-
-
-def _canonical(value: Any) -> Any:
-    """A value as JSON has it, with 1 and 1.0 the same."""
-    if isinstance(value, (list, tuple)):
-        return [_canonical(item) for item in value]
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    top = [f.name for f in fields(Settings) if f.name not in ("networks", "loss_kwargs", "own")]
+    return [*top, *arguments(objective), *(f"networks.{f.name}" for f in fields(Networks))]
 
 
 def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Record:
-    """Settings or networks with some fields replaced; whole numbers become floats, and lists tuples, where the field has them.
+    """Settings or networks with some fields replaced.
 
     What an objective takes comes by its plain name, or within ``loss_kwargs``; another objective keeps of it what it takes too.
+    One number for a tuple is a tuple of one, and ``None`` the word "none" where the field is a word, as in ``capture=none``.
     room: ``networks.`` for networks, said in errors.  Raises ValueError for a name that there is not, with the nearest ones, and
     for a value that is not allowed.
     """
-    hints = typing.get_type_hints(type(value))
+    usual = {f.name: getattr(type(value)(), f.name) for f in fields(value)}
+    changes = dict(changes)
     objective = changes.get("objective", getattr(value, "objective", None))
     if isinstance(value, Settings):
-        kept = {name: given for name, given in value.loss_kwargs.items() if name in arguments(objective)}
-        plain = {name: given for name, given in changes.items() if name in ARGUMENTS}
-        rest = {name: given for name, given in changes.items() if name not in ARGUMENTS}
-        held = changes.get("loss_kwargs", kept)
-        changes = {**rest, "loss_kwargs": {**held, **plain} if isinstance(held, Mapping) else held}
-    fitted = {}
+        given = {name: changes.pop(name) for name in list(changes) if name in ARGUMENTS}
+        kept = {name: part for name, part in value.loss_kwargs.items() if name in arguments(objective)}
+        changes["loss_kwargs"] = {**changes.get("loss_kwargs", kept), **given}
     for name, new in changes.items():
-        if name not in hints:
+        if name not in usual:
             near = nearest(room + name, known := known_keys(objective))
-            hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known)}"
-            raise ValueError(f"there is no setting {room}{name}{hint}")
-        fitted[name] = _fitted(new, hints[name])
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"there is no setting {room}{name}; {hint}")
+        if usual[name] == () and not isinstance(new, tuple | list) and not hasattr(new, "__len__"):
+            changes[name] = () if new is None else (new,)
+        elif isinstance(usual[name], str) and new is None:
+            changes[name] = "none"
     try:
-        return dataclasses.replace(value, **fitted)
+        return replace(value, **changes)
     except TypeError as error:  # whoever writes key=value gives words
         raise ValueError(str(error)) from None
-
-
-def stored(text: str) -> Any:
-    """The JSON of a run's files, whose settings may have the names of :data:`STORED`, with those of today."""
-    today = {old: name for name, old in STORED.items()}
-    return json.loads(text, object_hook=lambda found: {today.get(name, name): part for name, part in found.items()})
-
-
-def stored_settings(text: str) -> Settings:
-    """The settings that a checkpoint holds as JSON."""
-    values = stored(text)
-    networks = with_values(Networks(), values.pop("networks"))
-    return with_values(Settings(), {**values, "networks": networks})
-
-
-def _fitted(value: Any, hint: Any) -> Any:
-    value = plain(value)
-    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
-    for kind in kinds:
-        if typing.get_origin(kind) is tuple and typing.get_args(kind)[-1] is Ellipsis and value in (None, ""):
-            return ()
-        if typing.get_origin(kind) is tuple and value is not None:
-            inner = typing.get_args(kind)[0]
-            items: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
-            return tuple(_fitted(item, inner) for item in items)
-    if value is None and kinds == (str,):
-        return "none"  # the word, as in capture=none
-    if float in kinds and not isinstance(value, bool) and isinstance(value, Real):
-        return float(value)
-    return value
-
-
-# --- learning rates by step ------------------------------------------------------------------------------------------
-# Pure functions of the step: what a run has done doesn't matter, so a resumed one has nothing to restore.
-
-STEADY = 10
-"""Epochs before the released schedule begins to fall."""
-
-
-@dataclass(frozen=True)
-class Length:
-    """How long a run is: steps in an epoch, and epochs; the first ``warmup`` of them grow linearly where the schedule asks."""
-
-    steps: int
-    epochs: int
-    warmup: int = 0
-
-
-def constant(step: int, length: Length) -> float:
-    """1, as the released BYOL has it."""
-    return 1.0
-
-
-def cosine(step: int, length: Length) -> float:
-    r"""SimCLR's: grows as :math:`(s+1)/w` over the :math:`w` steps of the warm-up, then
-    :math:`\frac12(1 + \cos\pi\frac{s - w}{S - w})` of the run's :math:`S` steps.
-    """
-    warm = length.warmup * length.steps
-    if step < warm:
-        return (step + 1) / warm
-    total = length.epochs * length.steps
-    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
-
-
-def released(step: int, length: Length) -> float:
-    r"""The released SimCLR's: :math:`\frac12(1 + \cos\pi t/T)` with :math:`t` epochs after the first ten plus one.
-
-    Its half period :math:`T` is the number of *batches in an epoch*, though it moves once an epoch: on CIFAR-10 with batches of
-    128, :math:`T = 390`, the rate reaches 0 in epoch 401 and rises after it; on STL-10 it never gets there.  It does not depend
-    on the length of the run, so a run of 100 epochs is the beginning of one of 500.
-    """
-    return 0.5 * (1 + math.cos(math.pi * max(0, step // length.steps - STEADY) / length.steps))
-
-
-SCHEDULES: dict[str, Callable[[int, Length], float]] = {"constant": constant, "cosine": cosine, "released": released}
-"""The factor of the learning rate in step ``s`` (from 0), by name."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import re
@@ -21,10 +20,10 @@ from training_cases import DIGITS
 
 from bookbuild.render import outside
 from sslbook.cli import main
-from sslbook.inspect import report as module
+from sslbook.inspect import page
 from sslbook.inspect.measure import inspect_network
 from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run.trainer import train
 
 
@@ -103,10 +102,10 @@ def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> 
         assert all(len(row.find_all(["th", "td"])) == heads for row in table.select("tbody tr"))
         assert table.parent["class"] == ["wide"]
     images = soup.find_all("img")
-    assert [image["class"] for image in images] == [["chart"]] * 2 + [["filters"]] * 3
+    assert [image["class"] for image in images] == [["chart"]] * 2 + [["filters"]]
     assert all(image["alt"] and re.match("data:image/(png|svg.xml);base64,", image["src"]) for image in images)
     for layer in report.layers:
-        assert f"{layer.step[NOISE].value:.2g}".replace("-", "−") in text
+        assert f"{layer.step[NOISE].value:.2g}" in text
     assert report.about["image digest"] in text
 
 
@@ -131,7 +130,7 @@ def test_a_layer_that_is_refused_leaves_the_others() -> None:
         ({"views": 1}, "views must be at least 2, got 1"),
         ({"layers": ["7"]}, "layer '7' isn't in the network"),
         ({"loss": "simpel"}, "loss must be one of simple, info_nce, got 'simpel'; did you mean 'simple'"),
-        ({"loss": lambda one, two: one}, "a loss is a function of the outputs"),
+        ({"loss": lambda z: 1.0}, "loss must map the outputs"),
         ({"images": pictures(1)}, "images must hold two images or more"),
         ({"net": nn.Flatten()}, "net must have linear or convolutional layers, and this Flatten has none"),
     ],
@@ -179,33 +178,24 @@ def test_the_command_takes_a_folder_of_pictures(run: Path, tmp_path: Path) -> No
     assert (run.parent / "digits-inspect" / "report.html").is_file()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere", "digits"], "there is no checkpoint, and no folder of a run, at nowhere"),
-        (["RUN", "digitz"], "IMAGES must be a folder of pictures or one of digits, mnist, cifar10, stl10, got digitz"),
-        (["RUN/log.csv", "digits"], "is no checkpoint of this program"),
-    ],
-)
-def test_a_command_that_cannot_be_done(
-    run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_command_that_cannot_be_done(run: Path, capsys: pytest.CaptureFixture) -> None:
     (run / "log.csv").touch()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        main(["inspect", *(argument.replace("RUN", str(run)) for argument in arguments)])
-    assert stopped.value.code == 2
-    told = capsys.readouterr().err
-    assert re.search(message, told)
-    assert "Traceback" not in told
+    for arguments, message in (
+        (["nowhere", "digits"], "there is no checkpoint, and no folder of a run, at"),
+        (
+            [str(run), "digitz"],
+            "IMAGES must be a folder of pictures or one of digits, mnist, cifar10, stl10, got digitz",
+        ),
+        ([str(run / "log.csv"), "digits"], "is no whole checkpoint"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["inspect", *arguments])
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err
 
 
 def test_filters_are_pictures_of_their_numbers() -> None:
     rows = np.array([[[[[0.0, 0.5]]], [[[2.0, -2.0]]]]])  # the longest first, zero grey
-    image = np.array(Image.open(io.BytesIO(base64.b64decode(module._png(rows)))))
-    clear = np.ones((3, 8), bool)
-    clear[1, [1, 2, 5, 6]] = False
-    assert image[1, [1, 2, 5, 6], :3].tolist() == [[254] * 3, [0] * 3, [128] * 3, [159] * 3]
-    assert ((image[..., 3] == 0) == clear).all()
-    assert image[..., 3].max() == 255
+    image = np.array(Image.open(io.BytesIO(page.picture(rows))))
+    assert image[1, [1, 2, 5, 6], 0].tolist() == pytest.approx([255, 0, 127, 159], abs=1)
+    assert (image[0] == 255).all()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from sslbook.networks import batchnorm, siamese, small, wrappers
 from sslbook.networks.small import (
     Power,
     Residual,
@@ -20,8 +23,8 @@ from sslbook.networks.small import (
 )
 
 
-def inputs(shape: tuple[int, ...], batch: int = 5, seed: int = 0) -> Tensor:
-    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def inputs(shape: tuple[int, ...], batch: int = 5) -> Tensor:
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 def test_initialisation_is_reproducible_and_of_the_size_it_says() -> None:
@@ -44,38 +47,38 @@ def test_mlp_has_no_activation_at_the_top(act: str, kind: type[nn.Module]) -> No
     assert net[0].bias is None
 
 
-@pytest.mark.parametrize("size", [4, 5, 8])
-@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
-def test_convnet_fits_together(size: int, kernel: int) -> None:
-    net = convnet((2, 3, 4), size, 6, kernel=kernel)
-    assert net(inputs((2, size, size))).shape == (5, 6)
-
-
-def test_residual_net_adds_what_comes_in() -> None:
-    net = residual_net(6, 2, 4, 3)
+def test_what_comes_in_fits_and_is_added() -> None:
+    for size, kernel in ((4, 1), (5, 2), (8, 3), (5, 5)):
+        assert convnet((2, 3, 4), size, 6, kernel=kernel)(inputs((2, size, size))).shape == (5, 6)
+    net, u = residual_net(6, 2, 4, 3), inputs((6,))
     assert net(inputs((4,))).shape == (5, 3)
-    block = net[2]
-    assert isinstance(block, Residual)
-    u = inputs((6,))
-    assert torch.equal(block(u), u + block.branch(u))
+    assert torch.equal(net[2](u), u + net[2].branch(u))
     assert torch.equal(Residual(nn.ReLU(), nn.Tanh())(u), u.tanh() + u.relu())
+    assert torch.equal(Power(3)(u), u * u * u)
 
 
 def test_random_networks_are_many_and_small() -> None:
     kinds = set()
     for seed in range(40):
-        net, shape = random_network(seed)
-        again, same = random_network(seed)
+        (net, shape), (again, same) = random_network(seed), random_network(seed)
         assert shape == same
         assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
         assert net(inputs(shape)).shape == (5, 3)
         assert max(p.numel() for p in net.parameters()) <= 3000
         kinds |= {type(m) for m in net.modules()}
     assert {nn.Identity, nn.ReLU, nn.LeakyReLU, Power, nn.Conv2d, Residual} <= kinds
-    assert random_network(0, ["power"], outputs=7)[0](inputs(random_network(0, ["power"])[1])).shape == (5, 7)
-
-
-def test_kinds_take_turns_and_seeds_share_no_instance() -> None:
     assert [type(random_network(s, ["relu", "conv"])[0][0]) for s in range(3)] == [nn.Linear, nn.Conv2d, nn.Linear]
-    assert list(instance_seeds(3, 2)) == [2000, 2001, 2002]
     assert not set(instance_seeds(1000, 0)) & set(instance_seeds(1000, 1))
+
+
+def test_a_network_is_found_inside_of_its_wrappers() -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    wrapped = nn.DataParallel(torch.optim.swa_utils.AveragedModel(net))
+    assert type(wrappers.unwrapped(wrapped)) is nn.Sequential
+    names = [wrappers.unwrapped_name(name) for name in wrapped.state_dict() if "n_averaged" not in name]
+    assert names == list(net.state_dict())
+
+
+@pytest.mark.parametrize("module", [batchnorm, siamese, small, wrappers])
+def test_examples_of_docstrings_run(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0

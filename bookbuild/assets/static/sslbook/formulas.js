@@ -39,7 +39,24 @@
     return box.bottom > 0 && box.top < (1 + AHEAD) * window.innerHeight;
   }
 
+  /* An inline formula stays on one line with the punctuation around it, the ’s and the -th of an index too: browsers may break
+     beside any picture. */
+  const OPENS = /[(\[“‘"']+$/, CLOSES = /^[^\p{L}\p{N}_\s(\[“‘—–/·]+(?:[\p{L}\p{N}_]{1,2}(?![\p{L}\p{N}_]))?/u;
+  function hold(formula) {
+    const before = formula.previousSibling, after = formula.nextSibling;
+    const opening = before instanceof Text && before.data.match(OPENS);
+    const closing = after instanceof Text && after.data.match(CLOSES);
+    if (!opening && !closing) return;
+    const held = document.createElement("span");
+    held.className = "sslbook-nobreak";
+    formula.replaceWith(held);
+    if (opening) { before.data = before.data.slice(0, opening.index); held.append(opening[0]); }
+    held.append(formula);
+    if (closing) { after.data = after.data.slice(closing[0].length); held.append(closing[0]); }
+  }
+
   function begin() {
+    document.querySelectorAll("span.math").forEach(hold);
     all = Array.from(document.querySelectorAll(".math"));
     const parts = WIDE ? all.flatMap((formula) => Array.from(formula.childNodes)) : [];
     for (const part of parts) if (part instanceof Text) part.data = part.data.replace(BROKEN, " ");

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import browser_cases
+import pypdf
 import pytest
 
-from bookbuild.layout import Book, find_book
+from bookbuild import pdf as paper
+from bookbuild.layout import Book
 from bookbuild.sphinx_ext import ASSETS
 from sslbook._check import InputError
 
-pypdf = pytest.importorskip("pypdf", reason="no pypdf here: make environment")
-from bookbuild import render as paper  # noqa: E402
-
-BOOK = find_book(Path(__file__).resolve().parents[2])
 HEAD = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><link rel="stylesheet" href="book.css"></head>'
 PAGE = """{head}<body><nav><a href="#first-{name}">first</a> <a href="#second-{name}">second</a></nav>
 <article class="bd-article"><section id="{name}"><h1>{number}. <em>{name}</em><a class="headerlink" href="#{name}">#</a></h1>
@@ -40,7 +38,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
     )
     folder = root / "_build/html/chapters"
     folder.mkdir(parents=True)
-    shutil.copy(ASSETS / "static/bookbuild.css", folder)
+    shutil.copy(ASSETS / "static/sslbook/book.css", folder)
     for number, name, other in ((1, "one", "two"), (2, "two", "one")):
         text = PAGE.format(head=HEAD, number=number, name=name, other=other, code=CODE)
         text = text.replace("\\(\\beta\\)", '<span class="math">\\(\\beta\\)</span>')

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sslchapters.values import bound, parts, pasted, printed, prose, spec, typeset
+from sslchapters.values import bound, parts, pasted, printed, prose, typeset
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,6 @@ def test_no_bound_is_printed_on_its_wrong_side(value: float, sign: str, form: st
         assert abs(int(digits[0]) - int(digits[1])) <= 1 or "-" in least + most, "and it is the nearest of its side"
 
 
-@pytest.mark.parametrize("form", ["s", "", "_>10.1f"])
-def test_a_format_that_does_not_round_is_no_format_of_a_bound(form: str) -> None:
-    with pytest.raises(ValueError, match="a bound needs one such as"):
-        bound(0.5, form, "least")
-
-
 GAIN = {"gain": 1.16, "gain-low": 0.39, "gain-high": 2.01, "gain-n": 5, "gap": 3e-16}
 
 
@@ -90,12 +84,6 @@ def test_an_interval_is_printed_with_its_ends_to_nearest() -> None:
     assert parts("interval", "gain") == ["gain", "gain-low", "gain-high", "gain-n"]
     with pytest.raises(KeyError, match="gap-low"):
         printed("interval", "gap", ".1f", GAIN)
-
-
-def test_what_this_run_is_told() -> None:
-    assert spec("glue:text", "gap", ".1e", GAIN) == "gap:.1e=3e-16"
-    assert spec("most", "gap", ".1e", GAIN) == "most gap:.1e=3e-16"
-    assert spec("interval", "gain", "+.1f", GAIN) == "interval gain:+.1f=(1.16, 0.39, 2.01, 5)"
 
 
 PROSE = """

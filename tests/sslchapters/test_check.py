@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from sslchapters.claims import check
 
@@ -20,11 +19,6 @@ def test_a_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "✓ your answer agrees with the library on 4 cases\n"
 
 
-def test_a_right_answer_in_torch() -> None:
-    cases = [(torch.tensor(case[0], requires_grad=True),) for case in CASES]
-    assert check(lambda x: torch.einsum("ij,kj->ik", x, x), reference, cases)
-
-
 def missing(x):
     raise NotImplementedError
 
@@ -36,9 +30,7 @@ def missing(x):
         (lambda x: 2 * reference(x), "every entry is 2 times what is wanted"),
         (lambda x: x.T @ x, r"its shape is (2, 2) where (3, 3) is wanted"),
         (lambda x: reference(x) + 1e-6 * np.eye(3), "largest difference 1e-06 at ("),
-        (lambda x: reference(x) * np.where(np.eye(3) > 0, np.nan, 1), "largest difference nan"),
         (lambda x: None, "None (is a return missing?)"),
-        (lambda x: (reference(x), 1), "it returns 2 results where 1 are wanted"),
         (lambda x: 1 / 0, "raises on case 1: ZeroDivisionError"),
         (missing, "is not written yet"),
     ],
@@ -61,11 +53,6 @@ def test_an_answer_that_changes_its_argument_leaves_the_cases() -> None:
     cases = [(x.copy(),) for (x,) in CASES]
     assert check(answer, reference, cases)
     assert all((case[0] == kept[0]).all() for case, kept in zip(cases, CASES, strict=True))
-
-
-def test_an_argument_that_is_no_tuple() -> None:
-    assert check(lambda n: n + 1, lambda n: n + 1, [1, 2.0, np.float64(3)])
-    assert not check(lambda n: n, lambda n: n + 1, [1])
 
 
 def test_no_cases_is_an_error() -> None:

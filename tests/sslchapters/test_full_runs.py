@@ -3,28 +3,101 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from training_cases import SET, done
 
 from sslbook import cli
-from sslbook.training.presets import cluster
-from sslbook.training.presets.sheets import Run, Sheet, run_of, sheets
+from sslbook.training.presets.papers import Run, presets, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Diverged
 from sslchapters import data_files
 from sslchapters import records as store
+from sslchapters.catalogue import TABLES
 from sslchapters.training import full_runs as tables
-from sslchapters.training.full_runs import runs_of
+from sslchapters.training.paper_tables import PaperTable, paper_tables
 
 
-def first_two(sheet: Sheet) -> Sheet:
+def test_every_cell_of_every_table_has_its_preset() -> None:
+    names = {"A-Tab2", "A-Tab3"} | {
+        f"B-Tab{n}-{data}-resnet18" for n in (3, 4, 5, 7, 8, 9, 10) for data in ("stl10", "cifar10")
+    }
+    assert set(paper_tables()) == names
+    assert names <= set(TABLES)
+    for sheet in paper_tables().values():
+        for cell in sheet.cells:
+            assert cell.preset in presets(), cell
+            settings = presets()[cell.preset].settings
+            assert cell.epochs <= settings.epochs
+            assert cell.epochs in settings.probes, "also where a longer run goes past it"
+    in_tables = {cell.preset for sheet in paper_tables().values() for cell in sheet.cells}
+    assert set(presets()) - in_tables == {"digits-simclr-nce", "digits-byol", "cifar10-small"}
+
+
+def test_the_tables_carry_the_papers_numbers() -> None:
+    for name, sheet in paper_tables().items():
+        raw = data_files.printed_file("-".join(name.split("-")[:2]))
+        count = 1 if raw["source"].startswith("Table 5") else len(raw["rows"])
+        means = [value for row in raw["mean"][:count] for value in row]
+        assert [cell.mean for cell in sheet.cells] == ([None] * len(means) if "cifar10" in name else means)
+    second = {cell.label: cell for cell in paper_tables()["A-Tab2"].cells}
+    cell = second["STL-10, InfoNCE; 500 epochs"]
+    assert (cell.mean, cell.std, cell.preset, cell.epochs) == (83.82, 0.11, "stl10-simclr-nce", 500)
+    third = {cell.label: cell for cell in paper_tables()["A-Tab3"].cells}
+    assert third["CIFAR-10, β = −0.5; 100 epochs"].preset == "cifar10-simclr-beta-minus-0.5"
+
+
+def said_of(table: str, label: str) -> dict[str, object]:
+    """What a cell's label says of its run, in the words of the settings."""
+    facts: dict[str, object] = {}
+    if table == "A-Tab2":
+        facts["objective"] = "info_nce" if "InfoNCE" in label else "exact"
+        facts["noise"] = 0.01 if "η = 0.01" in label else 0.0
+    if table == "A-Tab3":
+        sign, size = re.search(r"β = (.)(\d\.\d)", label).groups()  # type: ignore[union-attr]
+        facts["loss_kwargs"] = {"temperature": 0.5, "beta": float(size) * (-1 if sign == "−" else 1)}
+    if table == "B-Tab3":
+        parts = label.split(", ")
+        norm = ("normal", "normal") if "BN" in parts else None
+        facts |= {"predictor": 2 if "P" in parts else 0, "target": "ema" if "EMA" in parts else None}
+        facts |= {"projector_norm": norm, "predictor_norm": norm}
+    if table == "B-Tab4":
+        modes = dict.fromkeys("μσ", "omit") | {p[0]: "normal" if len(p) == 1 else "detach" for p in label.split(", ")}
+        facts |= {"projector_norm": (modes["μ"], modes["σ"]), "unbiased": True, "predictor": 2, "target": "ema"}
+    if table in ("B-Tab7", "B-Tab8", "B-Tab9"):
+        low, high = map(float, re.search(r"\[(.+), (.+)\]", label).groups())  # type: ignore[union-attr]
+        facts |= {"predictor": 1, "predictor_range": (low, high), "projector_norm": ("normal", "normal")}
+        facts["predictor_norm"] = None if "no BN in predictor" in label else ("normal", "normal")
+        facts["target"] = None if table == "B-Tab7" else "ema"
+    if table == "B-Tab10":
+        end = float(label.split("; ")[1])
+        facts |= {"predictor": 2, "predictor_range": (-end, end), "lr": 0.02}
+    if table in ("B-Tab5", "B-Tab10"):
+        period = re.search(r"T = (\d+)", label)
+        facts["reset"] = int(period.group(1)) if period else 0
+    return facts
+
+
+def test_a_cells_settings_are_what_its_label_says() -> None:
+    for name, printed in paper_tables().items():
+        table, data = "-".join(name.split("-")[:2]), "".join(name.split("-")[2:3])
+        for cell in printed.cells:
+            settings = presets()[cell.preset].settings
+            assert settings.dataset == (data or ("stl10" if cell.label.startswith("STL-10") else "cifar10"))
+            facts = said_of(table, cell.label)
+            assert facts, cell.label
+            for key, value in facts.items():
+                home = settings if hasattr(settings, key) else settings.networks
+                assert getattr(home, key) == value, (cell.label, key)
+            assert f"; {cell.epochs} epochs" in cell.label or not re.search(r"\d+ epochs", cell.label)
+            assert name in presets()[cell.preset].tables
+
+
+def first_two(sheet: PaperTable) -> PaperTable:
     """A table of two cells."""
     return replace(sheet, target=sheet.target.only(columns=sheet.target.columns[:2]), cells=sheet.cells[:2])
 
@@ -62,8 +135,8 @@ def test_a_table_makes_what_is_missing(
 ) -> None:
     if "--cluster" in how:
         pytest.importorskip("submitit")
-    sheet = first_two(sheets()["B-Tab5-cifar10-resnet18"])
-    monkeypatch.setattr(tables, "sheets", lambda: {sheet.name: sheet})
+    sheet = first_two(paper_tables()["B-Tab5-cifar10-resnet18"])
+    monkeypatch.setattr(tables, "paper_tables", lambda: {sheet.name: sheet})
     asked = ["table", sheet.name, *how, "--epochs", "1", "--seeds", "1", "--folder", str(tmp_path), "--device", "cpu"]
     small = ["--set", "evaluate=0", "--set", "networks.predictor_hidden=8", "--quiet"]
     assert cli.main([*asked, *SET, *small]) == 0
@@ -74,142 +147,36 @@ def test_a_table_makes_what_is_missing(
     assert "0 runs missing." in capsys.readouterr().out
 
 
-def test_slurm_that_is_not_here_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="cluster must be local here, where Slurm's sbatch is not to be found"):
-        cluster.submit([], tmp_path, "slurm")
-
-
-def test_slurm_gets_an_array_with_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything up to the submission, with a stand-in for Slurm's own program."""
-    pytest.importorskip("submitit")
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("sbatch", "srun"):
-        (programs / name).write_text('#!/bin/sh\ncp "$1" "$0.seen"\necho "Submitted batch job 12"\n')
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    wanted = runs_of(sheets()["A-Tab3"], [1], epochs=1)
-    done(wanted[0], tmp_path, [{"epoch": 1, "linear": 0.5, "linear_best": 0.5}])
-    jobs = cluster.submit(wanted, tmp_path, "slurm", at_once=2, sbatch=["partition=gpu"])
-    script = (programs / "sbatch.seen").read_text()
-    assert len(jobs) == len(wanted) - 1
-    assert "--array=0-2%2" in script
-    assert "--gpus-per-node=1" in script
-    assert "--partition=gpu" in script
-    assert "--cpus-per-task=8\n" in script
-    assert "--time=1440\n" in script, "a day, in minutes"
-    assert [cluster.job_of(run, tmp_path) for run in wanted[1:]] == ["12_0", "12_1", "12_2"]
-
-    cluster.submit(wanted, tmp_path, "slurm", hours=3, sbatch=["--cpus-per-task=2", "exclusive"], device="cpu")
-    script = (programs / "sbatch.seen").read_text()
-    assert "gpu" not in script, "none is asked for where none is used"
-    assert "--cpus-per-task=2\n" in script
-    assert "--cpus-per-task=8" not in script
-    assert "--exclusive\n" in script
-    assert "--time=180\n" in script
-
-
-def test_what_slurm_says_of_a_job_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho '12_0 RUNNING None'; echo '12_1 PENDING Priority'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    wanted = runs_of(sheets()["A-Tab3"], [1], epochs=1)
-    for number, run in enumerate(wanted[:3]):
-        run.folder(tmp_path).mkdir()
-        (run.folder(tmp_path) / cluster.JOB).write_text(f"12_{number}\n")
-    said = [sentence.partition(": ")[2] for sentence in cluster.fates(wanted, tmp_path)]
-    log = tmp_path / "jobs" / "12_2_0_log.err"
-    assert said == [
-        "job 12_0 is running",
-        "job 12_1 is pending (Priority)",
-        f"job 12_2 ended without it: {log} says why",
-    ]
-    squeue.write_text("#!/bin/sh\nexit 1\n")
-    assert cluster.fates(wanted, tmp_path) == [], "no answer is no news"
-
-
-@pytest.mark.parametrize(
-    ("option", "instead"), [("time=5", ", and --hours sets that"), ("--array=0-3", ""), ("=5", "")]
-)
-def test_an_option_that_is_set_elsewhere_is_not_handed_to_slurm(option: str, instead: str) -> None:
-    with pytest.raises(ValueError, match=f"--slurm must be an option of sbatch, .* got '{option}'{instead}"):
-        cluster.submit([], Path(), "slurm", sbatch=[option])
-
-
-def test_a_worker_of_this_machine_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("submitit")
-    from submitit.local import local
-
-    started: list[str] = []
-
-    def start(**options: Any) -> Any:
-        started.append(options["cuda_devices"])
-        assert options["timeout_min"] >= 60 * 24 * 100, "no run is killed for its length"
-        return type("Process", (), {"pid": len(started), "poll": lambda self: 0})()
-
-    monkeypatch.setattr(local, "start_controller", start)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    wanted = runs_of(sheets()["A-Tab2"], [1], epochs=1)
-    assert len(cluster.submit(wanted, tmp_path, "local", at_once=3)) == 3
-    assert started == ["0", "1", "0"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    cluster.submit(wanted, tmp_path, "local", at_once=2)
-    assert started[3:] == ["2", "5"]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    cluster.submit(wanted, tmp_path, "local")
-    assert started[5:] == [""]
-
-
-def test_a_job_that_is_stopped_is_queued_again(tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
-    work = cluster.Work([], tmp_path, {})
-    assert work() == []
-    assert work.checkpoint().function is work
-
-
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Sheet:
+def two(monkeypatch: pytest.MonkeyPatch) -> PaperTable:
     """A table of two cells."""
-    sheet = first_two(sheets()["B-Tab5-stl10-resnet18"])
-    monkeypatch.setattr(tables, "sheets", lambda: {sheet.name: sheet})
+    sheet = first_two(paper_tables()["B-Tab5-stl10-resnet18"])
+    monkeypatch.setattr(tables, "paper_tables", lambda: {sheet.name: sheet})
     return sheet
 
 
-def test_a_run_that_diverges_does_not_stop_the_table(
-    two: Sheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_that_diverges_or_is_made_elsewhere_does_not_stop_the_table(
+    two: PaperTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def go(run: Run, root: Path, **options: Any) -> None:
         if run.name == "stl10-byol":
             run.folder(root).mkdir()
             (run.folder(root) / checkpoints.DIVERGED).write_text("diverged at step 12\n")
             raise Diverged("the loss is nan at step 12; the checkpoint of step 9 stays", 12)
-        done(run, root, [{"epoch": 100, "linear": 0.7, "linear_best": 0.7}])
+        raise checkpoints.Busy(f"{run.name} is being trained by another process")
 
     monkeypatch.setattr(Run, "go", go)
     assert cli.main(["table", two.name, "--run", "--seeds", "1", "--folder", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert "stl10-byol seed 1: the loss is nan at step 12; the checkpoint of step 9 stays" in said.err
+    assert "is being trained by another process, and left to it" in said.err
     assert re.search(r"^original +78\.10 .* diverged at step 12$", said.out, flags=re.MULTILINE)
-    assert re.search(r"^T = 5 .* 70\.00 ", said.out, flags=re.MULTILINE)
+    assert re.search(r"^T = 5 .* no run$", said.out, flags=re.MULTILINE)
 
 
-def test_a_run_that_another_process_makes_is_left_to_it(
-    two: Sheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_is_not_comparable_is_not_compared(
+    two: PaperTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def go(run: Run, root: Path, **options: Any) -> None:
-        raise checkpoints.Busy(f"{run.name} is being trained by another process")
-
-    monkeypatch.setattr(Run, "go", go)
-    assert cli.main(["table", two.name, "--run", "--seeds", "1", "--folder", str(tmp_path), "--quiet"]) == 0
-    said = capsys.readouterr()
-    assert said.err.count("is being trained by another process, and left to it") == 2
-    assert "2 runs of 2 not made yet" in said.out
-
-
-def test_what_is_not_comparable_is_not_compared(two: Sheet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     accuracy = {"linear": 0.7, "linear_best": 0.7}
     done(run_of("stl10-byol", seed=1), tmp_path, [{"epoch": epoch, **accuracy} for epoch in (50, 100)])
     asked = ["table", two.name, "--seeds", "1", "--folder", str(tmp_path)]
@@ -230,26 +197,18 @@ def test_what_is_not_comparable_is_not_compared(two: Sheet, tmp_path: Path, caps
     assert re.search(r"^original .* 70\.00 +-8\.10 ", capsys.readouterr().out, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        (["--download"], "--download is for a run: add --run"),
+def test_a_table_refuses_with_status_2(two: PaperTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for more, sentence in (
         (["--jobs", "2"], "--jobs is for a cluster: add --cluster local"),
-        (["--cluster", "local", "--slurm", "partition=gpu"], "--slurm is for a cluster: add --cluster slurm"),
         (["--set", "epochs=3"], "epochs is given by --epochs, not by --set"),
-    ],
-)
-def test_a_table_refuses_with_status_2(
-    two: Sheet, more: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["table", two.name, *more, "--folder", str(tmp_path)])
-    assert stop.value.code == 2
-    assert sentence in capsys.readouterr().err
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["table", two.name, *more, "--folder", str(tmp_path)])
+        assert sentence in capsys.readouterr().err
 
 
 def test_a_record_stands_in_for_runs_that_are_not_here(
-    two: Sheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    two: PaperTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(store, "results_folder", lambda: tmp_path / "results")
     asked = ["table", two.name, "--seeds", "1", "--folder", str(tmp_path)]

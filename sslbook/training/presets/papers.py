@@ -1,0 +1,376 @@
+r"""The papers' own runs by name: settings as literal tables, and a run of one on disk.
+
+Settings are those of the released code: SimCLR with Adam, no shuffling and the miscounted cosine (`released` in
+:mod:`sslbook.training.run.settings`); BYOL with SGD at a constant rate, a target that starts from weights of its own, and a plain
+predictor where the released default is a symmetric one.  Each row below says what it changes of these two.
+
+>>> presets()["cifar10-byol-nobn"].settings.networks.predictor_norm is None
+True
+>>> run_of("cifar10-byol", seed=3, changes=["lr=0.1"]).settings.lr
+0.1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from sslbook._check import nearest
+from sslbook.networks.siamese import Networks
+from sslbook.training.objectives import arguments
+from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
+from sslbook.training.run.settings import Settings, known_keys, with_values
+from sslbook.training.run.trainer import train
+
+EPOCHS = (100, 300, 500)
+"""Epochs after which SimCLR's tables have a column."""
+IMAGES = {"cifar10": "CIFAR-10", "stl10": "STL-10"}
+SECONDS = {"cifar10": 3.0, "stl10": 3.8}
+"""Estimated seconds of an epoch on one H200: for CIFAR-10 what we ask of it, for STL-10 that by its arithmetic."""
+TARGET = 4 / 3
+"""An epoch with a target tower, whose forward passes come on top, in epochs without one."""
+
+# --- the rows of the tables: a name, in words, the table, and what is changed of SimCLR or BYOL, in networks or settings ---
+
+Line = tuple[str, str, str, dict[str, Any]]
+TAU = {"temperature": 0.5}
+LESS, MORE = ({"objective": "beta", "loss_kwargs": {**TAU, "beta": beta}} for beta in (-0.5, 0.2))
+SIMCLR: tuple[Line, ...] = (
+    ("nce", "InfoNCE", "A-Tab2", {}),
+    ("exact", "the exact covariance loss", "A-Tab2", {"objective": "exact"}),
+    (
+        "exact-noise",
+        "the exact covariance loss and weight noise of 0.01",
+        "A-Tab2",
+        {"objective": "exact", "noise": 0.01},
+    ),
+    ("beta-minus-0.5", "the positive pair's weight changed by β = -0.5", "A-Tab3", LESS),
+    ("beta-plus-0.2", "the positive pair's weight changed by β = +0.2", "A-Tab3", MORE),
+)
+BATCHNORM = ("normal", "normal")
+"""Modes of its mean and of its deviation: "normal", "detach" (no gradient) or "omit"."""
+NO_PREDICTOR: dict[str, Any] = {"predictor": 0}
+NO_BATCHNORM: dict[str, Any] = {"projector_norm": None, "predictor_norm": None}
+NO_EMA: dict[str, Any] = {"target": None}
+PARTS: tuple[Line, ...] = (
+    ("byol-bare", "BYOL without predictor and BatchNorm and EMA", "B-Tab3", NO_PREDICTOR | NO_BATCHNORM | NO_EMA),
+    ("byol-ema-only", "BYOL without predictor and BatchNorm", "B-Tab3", NO_PREDICTOR | NO_BATCHNORM),
+    ("byol-bn-only", "BYOL without predictor and EMA", "B-Tab3", NO_PREDICTOR | NO_EMA),
+    ("byol-nopredictor", "BYOL without predictor", "B-Tab3", NO_PREDICTOR),
+    ("byol-predictor-only", "BYOL without BatchNorm and EMA", "B-Tab3", NO_BATCHNORM | NO_EMA),
+    ("byol-nobn", "BYOL without BatchNorm", "B-Tab3", NO_BATCHNORM),
+    ("byol-noema", "BYOL without EMA", "B-Tab3", NO_EMA),
+    ("byol", "BYOL", "B-Tab3 B-Tab5", {}),
+)
+STATISTICS = (
+    ("none", "neither mean nor deviation", ("omit", "omit")),
+    ("mean", "mean", ("normal", "omit")),
+    ("std", "deviation", ("omit", "normal")),
+    ("both", "mean and deviation", ("normal", "normal")),
+    ("xmean", "mean (detached)", ("detach", "omit")),
+    ("xstd", "deviation (detached)", ("omit", "detach")),
+    ("xmean-std", "mean (detached) and deviation", ("detach", "normal")),
+    ("mean-xstd", "mean and deviation (detached)", ("normal", "detach")),
+    ("xmean-xstd", "mean (detached) and deviation (detached)", ("detach", "detach")),
+)
+LINEAR: tuple[tuple[str, str, str, tuple[float, ...], dict[str, Any]], ...] = (
+    ("B-Tab7", "byol-noema-linear", "without EMA", (0.01, 0.02, 0.05), NO_EMA),
+    ("B-Tab8", "byol-linear", "new every 10 epochs", (0.003, 0.005, 0.007), {"reset": 10}),
+    ("B-Tab9", "byol-linear", "new every 10 epochs", (0.01, 0.02, 0.05), {"reset": 10}),
+)
+
+
+def lines(method: str) -> Iterator[Line]:
+    """The rows of "simclr" or of "byol"; those of a family differ in a number, which is in their name."""
+    if method == "simclr":
+        yield from (
+            (f"simclr-{name}", f"SimCLR with {words}", table, changes) for name, words, table, changes in SIMCLR
+        )
+        return
+    yield from PARTS
+    for name, words, modes in STATISTICS:
+        changes = {"projector_norm": modes, "predictor_norm": modes, "unbiased": True}
+        yield f"byol-norm-{name}", f"BYOL, BatchNorm by {words}", "B-Tab4", changes
+    for every in (5, 10, 20):
+        yield f"byol-reset-{every}", f"BYOL with a new predictor every {every} epochs", "B-Tab5", {"reset": every}
+    for table, name, words, ends, changes in LINEAR:
+        for norm, end in product((BATCHNORM, None), ends):
+            with_norm = "with BatchNorm in it" if norm else "without BatchNorm in it"
+            what = f"BYOL with a linear predictor on [0, {end:g}], {with_norm}, {words}"
+            linear = {"predictor": 1, "predictor_range": (0.0, end), "predictor_norm": norm}
+            yield f"{name}{'' if norm else '-nobn'}-{end:g}", what, table, linear | changes
+    for every, end in product((3, 5, 10, 20), (0.01, 0.02, 0.03, 0.05)):
+        what = f"BYOL with a predictor on ±{end:g}, new every {every} epochs"
+        yield (
+            f"byol-small-{end:g}-reset-{every}",
+            what,
+            "B-Tab10",
+            {"predictor_range": (-end, end), "reset": every, "lr": 0.02},
+        )
+
+
+# --- what they change ------------------------------------------------------------------------------------------------
+
+
+def simclr_settings(data: str) -> Settings:
+    """The released SimCLR on "cifar10", or on "stl10" with its unlabelled images; 500 epochs, probed after 100 and 300 too."""
+    stl = data == "stl10"
+    return Settings(
+        dataset=data,
+        split="train+unlabeled" if stl else "train",
+        pipeline=data,
+        networks=Networks(stem="stl" if stl else "cifar"),
+        loss_kwargs=TAU,
+        lr=1e-3 if stl else 1e-2,
+        epochs=EPOCHS[-1],
+        probes=EPOCHS,
+    )
+
+
+def byol_settings(simclr: Settings) -> Settings:
+    """The released BYOL, but for its symmetric predictor, on the images and with the encoder of ``simclr``; 100 epochs."""
+    return replace(
+        simclr,
+        networks=replace(simclr.networks, predictor=2, target="ema", target_init="own"),
+        objective="byol",
+        loss_kwargs={},
+        optimizer="sgd",
+        lr=0.03,
+        weight_decay=4e-4,
+        schedule="constant",
+        shuffle=True,
+        drop_last=False,
+        epochs=100,
+        probes=(100,),
+    )
+
+
+DIGITS = Settings(
+    dataset="digits",
+    pipeline="digits",
+    networks=Networks(width=8, projector_hidden=64, projector_out=32, channels=1),
+    loss_kwargs=TAU,
+    lr=5e-3,
+    schedule="cosine",
+    batch=128,
+    epochs=20,
+    shuffle=True,
+)
+DIGITS_BYOL = replace(
+    byol_settings(DIGITS),
+    optimizer="adam",  # the released SGD at a rate of 0.1 ended with an effective rank of 1.4, and k-NN at 34 %
+    lr=2e-3,
+    weight_decay=0.0,
+    batch=64,
+    ema=0.97,
+    epochs=20,
+    probes=(),
+)
+SMALL = Settings(
+    subset=5000,
+    networks=Networks(width=16),
+    loss_kwargs=TAU,
+    lr=1e-3,  # the released rate of full runs, 0.01, learns half as much in so few steps
+    schedule="constant",
+    epochs=10,
+    shuffle=True,
+)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings with a name, what they are in words, and the names of the papers' tables with a cell for them."""
+
+    name: str
+    what: str
+    settings: Settings
+    tables: tuple[str, ...] = ()
+
+    @property
+    def minutes(self) -> float:
+        """The estimate of its minutes on one H200; 0 for the presets that need none."""
+        if self.settings.networks.width < 64:
+            return 0.0
+        more = TARGET if self.settings.networks.target else 1.0
+        return SECONDS.get(self.settings.dataset, 0.0) * more * self.settings.epochs / 60
+
+    def text(self) -> str:
+        """What it is, where the released code can be read in another way, its tables, and the time."""
+        networks, lines = self.settings.networks, [f"{self.name}: {self.what}"]
+        if self.tables:
+            shows = " and ".join(f"sslbook table {table}" for table in self.tables)
+            lines.append(f"  {shows}: the paper's accuracy, beside those of finished runs.")
+        else:
+            lines.append("  The papers print no accuracy for it.")
+        if networks.predictor_range is not None and not self.settings.reset:
+            lines.append(
+                "  The released code gives the predictor this range only where it also draws it anew "
+                "(rand_pred_n_epoch > 0), which the table does not say: --set reset=10 is that reading."
+            )
+        if self.settings.objective == "byol" and networks.target is None:
+            lines.append(
+                "  The released code without EMA keeps a target tower with m = 0 and first weights of its own, "
+                "which is another run in its first step only."
+            )
+        if self.minutes:
+            lines.append(f"  {self.settings.epochs} epochs: estimated at {self.minutes:.0f} minutes on one H200.")
+        return "\n".join(lines)
+
+
+@cache
+def presets() -> Mapping[str, Preset]:
+    """All presets by name: three small runs, and for either data set the rows of the papers' tables."""
+    digits, small = (
+        "on scikit-learn's digits, with a small network, in a minute",
+        "a small network on 5,000 images of CIFAR-10",
+    )
+    found = [
+        Preset("digits-simclr-nce", f"SimCLR with InfoNCE {digits}", DIGITS),
+        Preset("digits-byol", f"BYOL {digits}", DIGITS_BYOL),
+        Preset("cifar10-small", f"SimCLR with InfoNCE and {small}, in minutes on two CPU cores", SMALL),
+    ]
+    of_networks = {field.name for field in dataclasses.fields(Networks)}
+    for (data, title), method in product(IMAGES.items(), ("simclr", "byol")):
+        base = simclr_settings(data) if method == "simclr" else byol_settings(simclr_settings(data))
+        for name, what, tables, changes in lines(method):
+            networks = {key: value for key, value in changes.items() if key in of_networks}
+            rest = {key: value for key, value in changes.items() if key not in of_networks}
+            settings = replace(base, networks=replace(base.networks, **networks), **rest)
+            full = [f"{table}-{data}-resnet18" if table[0] == "B" else table for table in tables.split()]
+            found.append(Preset(f"{data}-{name}", f"{what}, on {title}", settings, tuple(full)))
+    return {preset.name: preset for preset in found}
+
+
+def preset_of(name: str) -> Preset:
+    """A preset by its name; raises ValueError with the nearest names."""
+    known = presets()
+    if name not in known:
+        near = nearest(name, known)
+        hint = f"did you mean {', '.join(near)}?" if near else "sslbook train --list shows them"
+        raise ValueError(f"there is no preset {name!r}; {hint}")
+    return known[name]
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings with the name of the preset that they come from; its folder has the name, the seed and the settings' hash."""
+
+    name: str
+    settings: Settings
+
+    @property
+    def title(self) -> str:
+        """How one speaks of it: ``cifar10-byol seed 1``."""
+        return f"{self.name} seed {self.settings.seed}"
+
+    @cached_property  # a table asks for it a dozen times
+    def slug(self) -> str:
+        """What names it: ``cifar10-simclr-nce-s1-0a1b2c3d4e``."""
+        return f"{self.name}-s{self.settings.seed}-{self.settings.hash()}"
+
+    def folder(self, root: Path) -> Path:
+        """Where its files lie."""
+        return root / self.slug
+
+    def rows(self, root: Path) -> list[Row]:
+        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise."""
+        content = read_result(self.folder(root))
+        return [] if content is None else list(content["rows"])
+
+    def finished(self, root: Path) -> bool:
+        """Whether the linear protocol was run after its last epoch and after all that ``probes`` names."""
+        measured = {row["epoch"] for row in self.rows(root) if row.get("linear") is not None}
+        return measured >= {self.settings.epochs, *self.settings.probes}
+
+    def diverged(self, root: Path) -> str:
+        """Where it diverged, such as ``diverged at step 12``; empty if it did not, as far as one knows."""
+        path = self.folder(root) / DIVERGED
+        return path.read_text(encoding="utf-8").strip() if path.is_file() and not self.finished(root) else ""
+
+    def go(self, root: Path, **options: Any) -> None:
+        """Train to the end, or on from where it stopped; nothing if it is finished.  options: of ``trainer.train``."""
+        if not self.finished(root):
+            train(self.settings, self.folder(root), name=self.title, **options)
+
+
+def run_of(name: str, *, seed: int, epochs: int | None = None, changes: Iterable[str] = ()) -> Run:
+    """The run of a preset with some ``key=value`` changed; fewer epochs than the preset's leave out its later probes.
+
+    Raises ValueError for an unknown name, with the nearest, and for changes that are not allowed.
+    """
+    settings = preset_of(name).settings
+    settings = with_changes(replace(settings, epochs=epochs or settings.epochs), without("seed", changes))
+    kept = tuple(epoch for epoch in settings.probes if epoch <= settings.epochs)
+    return Run(name, replace(settings, seed=seed, probes=kept))
+
+
+def without(name: str, changes: Iterable[str]) -> list[str]:
+    """The changes; raises ValueError for one of what has an option of its own."""
+    changes = list(changes)
+    if any(change.partition("=")[0].strip() == name for change in changes):
+        raise ValueError(f"{name} is given by --{name}, not by --set")
+    return changes
+
+
+# --- settings as a command line writes them --------------------------------------------------------------------------
+
+
+def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
+    """The settings with ``key=value`` set, as ``--set`` gives them: ``lr=0.03``, ``networks.width=16``, ``temperature=0.2``.
+
+    A value is read as JSON, or else as a word; ``none`` is nothing, and a list has commas: ``probes=100,300``.
+    Raises ValueError for what is not of that form, an unknown key (with the nearest ones), or a value that is not allowed.
+
+    >>> with_changes(SMALL, ["networks.width=32", "betas=0.9,0.99"]).betas
+    (0.9, 0.99)
+    """
+    top: dict[str, Any] = {}
+    networks: dict[str, Any] = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise ValueError(f"a change must be of the form key=value, got {change!r}")
+        if key in ("networks", "loss_kwargs"):
+            raise ValueError(
+                f"{key} can't be set as a whole, but by its parts, as in networks.width=16 or temperature=0.2"
+            )
+        inside = key.startswith("networks.")
+        (networks if inside else top)[key.removeprefix("networks.")] = _read(text)
+    if networks:
+        top["networks"] = with_values(settings.networks, networks, "networks.")
+    return with_values(settings, top)
+
+
+def _read(text: str) -> Any:
+    if "," in text and not text.startswith("["):
+        return tuple(_read(part.strip()) for part in text.split(",") if part.strip())
+    word = text.lower().replace("none", "null")
+    try:
+        return json.loads(word if word in ("null", "true", "false") else text)
+    except json.JSONDecodeError:
+        return text
+
+
+def values_of(settings: Settings) -> dict[str, str]:
+    """Everything that :func:`with_changes` can set, as it takes it, with the present values."""
+
+    def written(value: Any) -> str:
+        if isinstance(value, tuple):
+            return ",".join(map(written, value)) or "none"
+        return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+    values = {name: getattr(settings, name) for name in known_keys() if "." not in name}
+    values |= {**arguments(settings.objective), **settings.loss_kwargs}
+    values |= {
+        f"networks.{field.name}": getattr(settings.networks, field.name) for field in dataclasses.fields(Networks)
+    }
+    return {name: written(value) for name, value in values.items()}
