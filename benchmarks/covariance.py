@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from benchmarks import Row, parser, report, seconds
 from sslbook._check import positive
 from sslbook.losses.pairs import half_squared_distance
-from sslbook.networks.small import convnet, mlp, random_network
+from sslbook.networks.small import mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator
 from sslbook.operator.layer import Layer
+from sslchapters.instances import convnet, random_network
 
 ERROR_BAR = 1e-12
 RATIO_BAR = 1.3
