@@ -116,16 +116,17 @@ def mixed(net: nn.Module, x: Tensor) -> Tensor:
     return CovarianceOperator(open_layer(net, "0", x.flatten(0, 1)), (1, 3), Mixing(0.0, 1.0)).dense()
 
 
-def test_the_simple_loss_is_that_of_all_pairs_of_different_views() -> None:
-    z = drawn(4, 3, 5)
-    rows = [(i, v) for i in range(4) for v in range(3)]
-    pairs = [(a, b, 0.5 * (z[a] - z[b]).square().sum()) for a, b in combinations(rows, 2)]
-    near = torch.stack([r for a, b, r in pairs if a[0] == b[0]]).mean()
-    far = torch.stack([r for a, b, r in pairs if a[0] != b[0]]).mean()
-    torch.testing.assert_close(measure.simple(z), near - far, rtol=1e-12, atol=0)
-    z = drawn(4, 5, 3)  # the fifth view has no partner
-    wanted = sum(contrastive(z[:, v], z[:, v + 1], temperature=0.5) for v in (0, 2)) / 2
-    torch.testing.assert_close(measure.info_nce(z), wanted, rtol=1e-12, atol=0)
+@pytest.mark.parametrize("loss", ["simple", "info_nce"])
+def test_the_step_of_a_loss_by_name_is_that_of_its_pairs_of_views(loss: str) -> None:
+    """Simple: all pairs of different views; SimCLR's: disjoint pairs, so that the fifth view has no partner."""
+    net, x = mlp((4, 3)), drawn(4, 5, 4)
+    z = net(x)
+    rows = list(product(range(4), range(5)))
+    pairs = [(a[0] == b[0], 0.5 * (z[a] - z[b]).square().sum()) for a, b in combinations(rows, 2)]
+    near, far = (torch.stack([r for same, r in pairs if same == which]).mean() for which in (True, False))
+    entropy = sum(contrastive(z[:, v], z[:, v + 1], temperature=0.5) for v in (0, 2)) / 2
+    (gradient,) = torch.autograd.grad(near - far if loss == "simple" else entropy, net[0].weight)
+    torch.testing.assert_close(measure.loss_steps(net, x, loss)["0"], -gradient, rtol=1e-12, atol=1e-12)
 
 
 def test_the_step_is_the_corrected_operator_on_the_weights() -> None:
