@@ -114,7 +114,7 @@ def _multiplying(name: str, least: float, *, batch: int, training: bool) -> list
     def call() -> None:
         with torch.set_grad_enabled(training):
             with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
-                outputs = model(*views) if training else model.features(views[0])
+                outputs = model(*views) if training else model.encoder(views[0])
             if training:
                 optimizer.zero_grad()
                 loss_of(outputs).backward()

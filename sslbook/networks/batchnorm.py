@@ -133,7 +133,12 @@ class BatchNorm(nn.Module):
         if self.training:
             modes: dict[str, Any] = {name: getattr(self, name) for name in ("mean", "std", "eps", "unbiased")}
             y = batch_normalize(x, dims=over, **modes)
-            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum)
+            with torch.no_grad():
+                count, centre = x.numel() // self.features, x.mean(over, keepdim=True)
+                if count > 1:  # the running variance is the unbiased one, as in PyTorch
+                    variance = (x - centre).square().sum(over) / (count - 1)
+                    self.running_mean.lerp_(centre.flatten(), self.momentum)
+                    self.running_var.lerp_(variance, self.momentum)
         else:
             y = x if self.mean in ("omit", "backward") else x - self.running_mean.view(channels)
             if self.std not in ("omit", "backward"):
@@ -145,24 +150,3 @@ class BatchNorm(nn.Module):
     def extra_repr(self) -> str:
         """Return what ``print`` shows in the parentheses."""
         return f"{self.features}, mean={self.mean!r}, std={self.std!r}, affine={self.weight is not None}"
-
-
-@torch.no_grad()
-def follow(
-    x: Tensor,
-    over: tuple[int, ...],
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-) -> None:
-    """Move running statistics ``(C,)``, in place, by ``momentum`` towards those of ``x`` over the dimensions ``over``.
-
-    The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.
-    """
-    count = x.numel() // running_mean.numel()
-    if count < 2:
-        return
-    centre = x.mean(over, keepdim=True)
-    variance = (x - centre).square().sum(over, keepdim=True) / (count - 1)
-    running_mean.lerp_(centre.flatten(), momentum)
-    running_var.lerp_(variance.flatten(), momentum)

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -142,11 +142,7 @@ class Networks:
         if self.predictor_range is not None:
             low, high = (require_number("predictor_range", end) for end in self.predictor_range)
             object.__setattr__(self, "predictor_range", (float(low), float(high)))
-        choices: dict[str, tuple[Any, ...]] = {
-            "unbiased": (False, True),
-            "predictor": (0, 1, 2),
-            "target": (None, *TARGETS),
-        }
+        choices = {"unbiased": (False, True), "predictor": (0, 1, 2), "target": (None, *TARGETS)}
         for name, choice in choices.items():
             given = getattr(self, name)
             if given not in choice or isinstance(given, bool) != (name == "unbiased"):
@@ -191,11 +187,6 @@ class Siamese(nn.Module):
         if networks.target is not None:
             self.target_encoder = copied(self.encoder).requires_grad_(False)
             self.target_projector = copied(self.projector).requires_grad_(False)
-
-    def features(self, x: Tensor) -> Tensor:
-        """Representations, before the projector: ``(N, C, H, W) -> (N, F)``, with 8 width numbers of a ResNet-18."""
-        encoded: Tensor = self.encoder(x)
-        return encoded
 
     def forward(self, view1: Tensor, view2: Tensor, *others: Tensor) -> Outputs:
         """What the objectives ask for, of two views ``(N, C, H, W)``, each in its own pass.
@@ -282,9 +273,7 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
         if backbone is None:
             resnet = ResNet18(networks.stem, networks.width, networks.channels).float()
             initialize(resnet, _generator(seed, "encoder"))
-            siamese = Siamese(networks, resnet, resnet.features).float()
-        else:
-            siamese = Siamese(networks, *backbone).float()
+        siamese = Siamese(networks, *(backbone or (resnet, resnet.features))).float()
     initialize(siamese.projector, _generator(seed, "projector"))
     if siamese.predictor is not None:
         initialize(siamese.predictor, _generator(seed, "predictor"))

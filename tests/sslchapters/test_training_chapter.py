@@ -224,7 +224,7 @@ def test_span_is_the_effective_rank_of_the_embeddings(tmp_path: Path) -> None:
     model = build(settings.networks, 3)
     shares = recorded.spectrum(recorded.unit_embeddings(model, images, recorded.PIPELINES["digits"], "cpu"))
     embeddings = normalize(
-        model.projector(model.features(plain_images(images.pixels, recorded.PIPELINES["digits"]))), dim=1
+        model.projector(model.encoder(plain_images(images.pixels, recorded.PIPELINES["digits"]))), dim=1
     )
     found = recorded.span({"last": {"simple": {"axes": [shares]}}}, "simple")
     assert found[0] == pytest.approx(float(effective_rank(embeddings.detach())), rel=1e-5)
