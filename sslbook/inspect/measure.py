@@ -136,20 +136,12 @@ def inspect_network(
     begun, progress = time.perf_counter(), progress or (lambda *_: None)
     found: list[LayerReport] = []
     refused: dict[str, str] = {}
-    filters: dict[str, Any] = {}
     for number, name in enumerate(names):
         progress(number, len(names), name)
         try:
-            layer, here = _layer(name, scenes, k, seed)
+            found.append(_layer(name, scenes, k, seed))
         except (ValueError, TypeError, RuntimeError) as error:
             refused[name] = f"{error}".partition("\n")[0]
-            continue
-        found.append(layer)
-        if not filters and len(layer.shape) == 4 and layer.shape[1] in (1, 3):
-            modes = {kind: here.basis @ here.modes(kind, len(layer.values))[1] for kind in (BETWEEN, WITHIN)}
-            shown = {"weights": vec(here.opened.weight)[:, None], **modes}
-            filters = {kind: [unvec(v, layer.shape).tolist() for v in part.float().T] for kind, part in shown.items()}
-            filters["layer"] = name
     progress(len(names), len(names), "")
     settings = {
         "network": type(net).__name__,
@@ -168,7 +160,7 @@ def inspect_network(
         "torch": torch.__version__,
         "seconds": round(time.perf_counter() - begun, 1),
     }
-    return Report({**settings, **(about or {})}, tuple(found), refused, filters)
+    return Report({**settings, **(about or {})}, tuple(found), refused)
 
 
 def layers_of(net: nn.Module) -> tuple[str, ...]:
@@ -224,7 +216,7 @@ def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Ten
 
 
 @exact_convolutions()
-def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> tuple[LayerReport, Seen]:
+def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport:
     """One layer of the network, and of the untrained one where there are two."""
     (net, views, _), *others = scenes
     population = (views.shape[0], views.shape[1])
@@ -241,7 +233,7 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> tuple[Layer
         Share(float(drawn.mean()), *drawn.quantile(torch.tensor([0.025, 0.975]).to(drawn)).tolist())
         for drawn in (here.share(BETWEEN, k, signs), here.share(BETWEEN, k, towards_targets(here, draw)))
     )
-    layer = LayerReport(
+    return LayerReport(
         name,
         type(opened.module).__name__,
         tuple(opened.weight.shape),
@@ -254,7 +246,6 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> tuple[Layer
         {**{kind: step for kind, (_, step) in shares.items()}, NOISE: noise, RANDOM: random},
         relative_gap(opened.jvp(opened.weight), opened.output),
     )
-    return layer, here
 
 
 def _directions(scene: Scene, name: str) -> Tensor:

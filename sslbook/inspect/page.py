@@ -7,11 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from html import escape
 from string import Template
-from typing import Any
 
 import matplotlib as mpl
-import numpy as np
-from matplotlib.image import imsave
 
 from sslbook.inspect.report import ALL, BETWEEN, WITHIN, Report
 
@@ -22,14 +19,13 @@ PAGE = Template("""<!DOCTYPE html>
 <title>Covariance operators, layer by layer</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-:root { color-scheme: light dark; } @media (prefers-color-scheme: dark) { .chart { filter: invert(1) hue-rotate(180deg); } }
+:root { color-scheme: light dark; } @media (prefers-color-scheme: dark) { img { filter: invert(1) hue-rotate(180deg); } }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem; }
 .wide { overflow-x: auto; border: 1px solid #888; border-radius: 4px; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { padding: .3rem .6rem; text-align: right; border-top: 1px solid #888; } caption { text-align: left; padding: .5rem; }
 tbody th, th:first-child { text-align: left; white-space: nowrap; } dd, code { overflow-wrap: anywhere; }
-figure { margin: 1rem 0; } img { display: block; width: 100%; } .chart { min-width: 40rem; }
-.filters { image-rendering: pixelated; min-width: 20rem; max-width: 46rem; }
+figure { margin: 1rem 0; } img { display: block; width: 100%; min-width: 40rem; }
 </style>
 </head>
 <body>
@@ -58,7 +54,6 @@ $shares
 ratio, (tr OP)² / ‖OP‖²; ± is a standard error. The residual is the largest ‖OP v − λ v‖ / λ₁ of the modes. The Euler gap is 0
 where the step of the simple loss is the operator times the weights (no biases, no shift of BatchNorm, no parallel path).</p>
 $spectra
-$filters
 <h2>Layers left out</h2>
 <dl>$refused</dl>
 <h2>What was looked at</h2>
@@ -90,12 +85,12 @@ def page(report: Report) -> str:
         with mpl.rc_context({"svg.hashsalt": "sslbook"}):
             report.plot(part).savefig(file := io.BytesIO(), format="svg", transparent=True, metadata={"Date": None})
         alt = (
-            f"Chart: share of the {part} in the leading modes of each layer, beside controls; the table has the numbers"
+            f"Chart: share of the {part} in the leading modes of each layer, beside controls; numbers are in the table"
         )
-        chart = _figure(
-            "chart", alt, "svg+xml", file.getvalue(), "The line is where 95 % of the first mark’s redraws lie."
-        )
-        parts += f"<h2>Share of the {part}</h2>\n{chart}"
+        caption = "The line is where 95 % of the first mark’s redraws lie."
+        image = f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}">'
+        chart = f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{image}</div>'
+        parts += f"<h2>Share of the {part}</h2>\n<figure>{chart}<figcaption>{caption}</figcaption></figure>\n"
         parts += _table(f"Share of the trace and of the {part} in {k} leading modes", report.rows(part))
     return PAGE.substitute(
         count=len(report.layers),
@@ -108,7 +103,6 @@ def page(report: Report) -> str:
         k=k,
         shares=parts,
         spectra=_table("Spectra, layer by layer", spectra) if spectra else "",
-        filters=_filters(report.filters) if report.filters else "",
         refused=_terms(report.refused) or "<dd>None.</dd>",
         about=_terms(about),
     )
@@ -123,30 +117,6 @@ def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> str:
         body += f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>\n'
     table = f"<table><caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
     return f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{table}</div>'
-
-
-def _figure(kind: str, alt: str, form: str, content: bytes, caption: str) -> str:
-    source = f"data:image/{form};base64,{base64.b64encode(content).decode()}"
-    image = f'<img class="{kind}" alt="{alt}" src="{source}">'
-    wide = f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{image}</div>'
-    return f"<figure>{wide}<figcaption>{caption}</figcaption></figure>\n"
-
-
-def _filters(filters: Mapping[str, Any]) -> str:
-    """The first convolution's weights and leading modes: a row a direction, a pixel a weight, grey where it is zero."""
-    strips = []
-    for row in np.concatenate([np.array(filters[part]) for part in ("weights", BETWEEN, WITHIN)]):
-        longest = row[np.argsort(-np.square(row).sum((1, 2, 3)), kind="stable")[:16]]
-        levels = 0.5 + 0.5 * longest / (np.abs(row).max() or 1.0)
-        strips.append(np.concatenate([*np.pad(levels, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=1.0)], axis=-1))
-    whole = np.concatenate(strips, axis=1)
-    imsave(file := io.BytesIO(), np.broadcast_to(whole, (3, *whole.shape[1:])).transpose(1, 2, 0), format="png")
-    caption = (
-        "The weights; the leading modes between images, largest first; and, as a control, those within views: each a row of "
-        "its sixteen longest filters, in the colours of the image. Grey is zero; a row’s sign means nothing."
-    )
-    figure = _figure("filters", caption, "png", file.getvalue(), caption)
-    return f"<h2>The first convolution, <code>{escape(filters['layer'])}</code></h2>\n{figure}"
 
 
 def _terms(items: Mapping[str, object]) -> str:

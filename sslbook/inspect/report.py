@@ -100,16 +100,11 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """A report holds the settings, the measured layers, and the layers that can't be measured, each with a reason.
-
-    filters: the weights of the first convolution with one or three input channels, and the leading modes of its
-    covariance between images and of that within views.  Each is a nested list ``(k, out, in, height, width)``.
-    """
+    """A report holds the settings, the measured layers, and the layers that can't be measured, each with a reason."""
 
     about: Mapping[str, Any]
     layers: tuple[LayerReport, ...]
     refused: Mapping[str, str] = field(default_factory=dict)
-    filters: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and ``report.html`` into a folder, which is made if needed; return the path of ``report.html``."""
@@ -126,14 +121,13 @@ class Report:
         if not clear:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
             return f"No layer could be judged: {why if self.layers else 'all were left out'}."
-        ahead = ", ".join(layer.name for layer in clear if layer.ahead())
         surely = [layer.name for layer in clear if layer.ahead("low", "high")]
+        ahead = [layer.name for layer in clear if layer.ahead()]
         found = f"In {len(surely)} of {len(clear)} layers the step's share in the leading modes is above all controls by its "
         found += "interval" + f" ({', '.join(surely)})" * bool(surely)
-        found += f", in {sum(layer.ahead() for layer in clear)} by its value"
-        found += f" ({ahead})" * (ahead != ", ".join(surely)) + "."
-        unclear = len(self.layers) - len(clear)
-        found += f" {unclear} more {'is' if unclear == 1 else 'are'} unclear." * bool(unclear)
+        found += f", in {len(ahead)} by its value" + f" ({', '.join(ahead)})" * (ahead != surely) + "."
+        if unclear := len(self.layers) - len(clear):
+            found += f" {unclear} more {'is' if unclear == 1 else 'are'} unclear."
         more = " More images narrow the intervals; more views make more layers clear."
         return found + more * (len(surely) < len(self.layers))
 

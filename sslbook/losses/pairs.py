@@ -23,9 +23,6 @@ from torch.nn import functional as F
 from sslbook._ambient import anywhere, default_device_of, with_gradients
 from sslbook._check import require_floating, require_number, require_one_of
 
-WEIGHTED = ("simple", "soft_triplet", "info_nce")
-"""The losses of Theorem 2 of [tian2020], which have a `pair_weight` and so a weighted covariance operator."""
-
 
 class PairDistances(NamedTuple):
     """For ``A`` anchors, ``pos (..., A)`` are the distances to positives, and ``neg (..., A, H)`` those to negatives."""
@@ -213,7 +210,7 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None 
     Raises ValueError for a temperature or a margin that the loss has no use for.
     """
     require_floating(r=r)
-    require_one_of("loss", loss, WEIGHTED)
+    require_one_of("loss", loss, ("simple", "soft_triplet", "info_nce"))  # those of Theorem 2
     unused = {"margin": loss != "soft_triplet" and margin, "temperature": loss == "simple" and temperature}
     if names := [name for name, number in unused.items() if number]:
         raise ValueError(f"loss={loss!r} has no use for {' and '.join(names)}")

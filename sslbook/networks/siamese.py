@@ -201,7 +201,11 @@ class Siamese(nn.Module):
         with torch.no_grad():
             if self.target_encoder is not None and self.target_projector is not None:
                 t1, t2 = (_whole(self.target_projector(self.target_encoder(view))) for view in (view1, view2))
-            weighing = [_whole(_uncounted(self.projector, _uncounted(self.encoder, x))) for x in others]
+            both = nn.Sequential(self.encoder, self.projector)
+            weighing = []
+            for x in others:
+                uncounted = {name: buffer.clone() for name, buffer in both.named_buffers()}
+                weighing.append(_whole(torch.func.functional_call(both, uncounted, (x,))))
         return Outputs(z1, z2, p1, p2, t1, t2, *(weighing * 2)[:2])
 
     def learning(self) -> list[nn.Parameter]:
@@ -291,13 +295,6 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
 def _generator(seed: int, purpose: str) -> torch.Generator:
     words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
-
-
-def _uncounted(module: nn.Module, x: Tensor) -> Tensor:
-    """The module's output, with copies in the place of its buffers: BatchNorm's running statistics stay as they were."""
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    passed: Tensor = torch.func.functional_call(module, buffers, (x,))
-    return passed
 
 
 def _whole(x: Tensor) -> Tensor:

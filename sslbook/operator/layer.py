@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from sslbook._ambient import default_settings, methods_anywhere, with_gradients
-from sslbook._check import nearest
 from sslbook.networks.wrappers import unwrapped, unwrapped_name
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
 from sslbook.operator.verify import a_few, require_batch, require_form, verify
@@ -56,10 +55,8 @@ def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
     for name, module in layers.items():
         if module is layer or (isinstance(layer, str) and unwrapped_name(name) == unwrapped_name(layer)):
             return name, module
-    near = nearest(layer, layers)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
     there = ", ".join(map(repr, layers)) or "none"
-    raise ValueError(f"layer {layer!r:.60} isn't in the network{hint}; its linear and convolutional layers are {there}")
+    raise ValueError(f"layer {layer!r:.60} isn't in the network; its linear and convolutional layers are {there}")
 
 
 class Call(NamedTuple):

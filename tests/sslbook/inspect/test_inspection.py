@@ -220,17 +220,16 @@ def test_statistics_that_were_never_counted_come_from_the_views() -> None:
     assert net[1].momentum == 0.1
 
 
-def test_no_step_and_whose_filters_are_shown() -> None:
+def test_without_a_step_no_layer_is_measured() -> None:
     still = inspect_network(network().to(torch.bfloat16), pictures(), views=2, loss=lambda z: 0 * z.sum())
     assert (still.about["precision"], still.about["modes"]) == ("float32", 5)
     assert set(still.refused) == {"0", "4", "6"}
-    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 2))
-    assert not inspect_network(flat, pictures(), views=2, k=2).filters
 
 
 def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
     scene = (mlp((4, 5, 3)), drawn(*POPULATION, 4), {"0": torch.ones(5, 4, dtype=torch.float64)})
-    layer, here = measure._layer("0", [scene], 2, 0)
+    layer = measure._layer("0", [scene], 2, 0)
+    here = look(open_layer(scene[0], "0", scene[1].flatten(0, 1)), POPULATION, 2)
     assert layer.lowest == pytest.approx(float(torch.linalg.eigvalsh(here.matrices(BETWEEN)).min()), abs=1e-12)
     leading = here.basis @ torch.linalg.eigh(here.matrices(BETWEEN))[1][:, -2:]  # in whatever basis it was looked at
     w = vec(scene[0][0].weight.detach())
