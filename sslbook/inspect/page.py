@@ -84,9 +84,7 @@ def page(report: Report) -> str:
     for part in ("step", "weights") if report.layers else ():
         with mpl.rc_context({"svg.hashsalt": "sslbook"}):
             report.plot(part).savefig(file := io.BytesIO(), format="svg", transparent=True, metadata={"Date": None})
-        alt = (
-            f"Chart: share of the {part} in the leading modes of each layer, beside controls; numbers are in the table"
-        )
+        alt = f"Chart: share of the {part} in the leading modes of each layer, beside controls: numbers are below"
         caption = "The line is where 95 % of the first mark’s redraws lie."
         image = f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}">'
         chart = f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{image}</div>'

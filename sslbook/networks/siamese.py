@@ -44,7 +44,7 @@ from sslbook._ambient import copied, seeded
 from sslbook._check import keep_plain, require_number, require_one_of, require_whole
 from sslbook.networks.batchnorm import MODES, BatchNorm
 
-STEMS, TARGETS, INITS = ("cifar", "stl"), ("ema",), ("copy", "own")
+STEMS = ("cifar", "stl")
 Norm = tuple[str, str]
 """A mode of :data:`sslbook.networks.batchnorm.MODES` for BatchNorm's mean, and one for its deviation."""
 
@@ -129,10 +129,8 @@ class Networks:
     def __post_init__(self) -> None:
         """Check the fields; JSON has lists where we have pairs."""
         keep_plain(self)
-        require_one_of("stem", self.stem, STEMS)
         for name in ("width", "channels", "projector_hidden", "projector_out", "predictor_hidden"):
             require_whole(name, getattr(self, name), least=1)
-        require_one_of("target_init", self.target_init, INITS)
         for name in ("projector_norm", "predictor_norm", "projector_out_norm"):
             norm = getattr(self, name)
             if norm is not None and not (isinstance(norm, tuple | list) and len(norm) == 2 and set(norm) <= set(MODES)):
@@ -142,7 +140,8 @@ class Networks:
         if self.predictor_range is not None:
             low, high = (require_number("predictor_range", end) for end in self.predictor_range)
             object.__setattr__(self, "predictor_range", (float(low), float(high)))
-        choices = {"unbiased": (False, True), "predictor": (0, 1, 2), "target": (None, *TARGETS)}
+        choices = {"stem": STEMS, "unbiased": (False, True), "predictor": (0, 1, 2)}
+        choices |= {"target": (None, "ema"), "target_init": ("copy", "own")}
         for name, choice in choices.items():
             given = getattr(self, name)
             if given not in choice or isinstance(given, bool) != (name == "unbiased"):
