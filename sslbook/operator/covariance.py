@@ -211,10 +211,12 @@ class CovarianceOperator:
         real = np.dtype(torch.finfo(self.dtype).dtype)
 
         def multiply(given: np.ndarray, transposed: bool = False) -> np.ndarray:
-            if np.iscomplexobj(given):  # the matrix is real
-                return multiply(given.real, transposed) + 1j * multiply(given.imag, transposed)
-            columns = torch.from_numpy(given.astype("f8").reshape(len(given), -1)).to(self.opened.weight)
-            return self.matmat(columns, transposed=transposed).cpu().numpy().reshape(given.shape)
+            columns, halves = given.reshape(len(given), -1), np.iscomplexobj(given)  # the matrix is real
+            columns = np.concatenate([columns.real, columns.imag], axis=1) if halves else columns
+            vectors = torch.from_numpy(columns.astype("f8")).to(self.opened.weight)
+            found = self.matmat(vectors, transposed=transposed).cpu().numpy()
+            real, *imaginary = np.split(found, 1 + halves, axis=1)
+            return (real + 1j * imaginary[0] if halves else real).reshape(given.shape)
 
         adjoint = partial(multiply, transposed=True)
         return LinearOperator(self.shape, multiply, adjoint, multiply, real, adjoint)
