@@ -215,8 +215,8 @@ class CovarianceOperator:
             columns = np.concatenate([columns.real, columns.imag], axis=1) if halves else columns
             vectors = torch.from_numpy(columns.astype("f8")).to(self.opened.weight)
             found = self.matmat(vectors, transposed=transposed).cpu().numpy()
-            real, *imaginary = np.split(found, 1 + halves, axis=1)
-            return (real + 1j * imaginary[0] if halves else real).reshape(given.shape)
+            first, *second = np.split(found, 1 + halves, axis=1)
+            return (first + 1j * second[0] if halves else first).reshape(given.shape)
 
         adjoint = partial(multiply, transposed=True)
         return LinearOperator(self.shape, multiply, adjoint, multiply, real, adjoint)
