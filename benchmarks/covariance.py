@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from benchmarks import Row, seconds
 from sslbook.losses.pairs import half_squared_distance
-from sslbook.networks.small import convnet, mlp, random_network
+from sslbook.networks.small import mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator
 from sslbook.operator.layer import Layer
+from sslchapters.instances import convnet, random_network
 
 ERROR_BAR, RATIO_BAR, RESIDUAL_BAR, SECONDS_BAR, GIB_BAR = 1e-12, 1.3, 1e-6, 60.0, 4.0
 

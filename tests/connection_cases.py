@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sslbook.networks.small import Residual
+from sslchapters.instances import Residual
 
 Make = Callable[[], nn.Module]
 

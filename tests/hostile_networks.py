@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 from sslbook.networks.batchnorm import BatchNorm
-from sslbook.networks.small import Residual
+from sslchapters.instances import Residual
 
 
 class Net(nn.Module):

@@ -15,9 +15,8 @@ from sslbook._check import positive, seed
 from sslbook._files import read_bytes, user_path
 from sslbook._machine import device, keep_freed_memory
 from sslbook.images import datasets
-from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
-from sslbook.inspect.measure import LOSSES, inspect_network
+from sslbook.inspect.measure import NAMED, inspect_network
 from sslbook.networks.siamese import Siamese, build
 from sslbook.training.augment import PIPELINES
 from sslbook.training.run import checkpoints
@@ -41,24 +40,32 @@ def main(arguments: Sequence[str]) -> int:
     add("--images", type=positive, default=32, metavar="N", dest="count", help="images (default: 32)")
     add("--size", type=positive, metavar="N", help="cut pictures of a folder to squares of N pixels")
     add("--modes", type=positive, default=5, metavar="N", help="leading modes (default: 5)")
-    add("--loss", choices=tuple(LOSSES), default="info_nce", help="whose step is looked at (default: info_nce)")
+    add("--loss", choices=NAMED, default="info_nce", help="whose step is looked at (default: info_nce)")
     add("--seed", type=seed, default=0, metavar="N", help="of images, views and draws (default: 0)")
     add("--out", type=Path, metavar="DIR", help="where the report goes (default: RUN, and -inspect)")
     add("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
     options = parser.parse_args(arguments)
     keep_freed_memory()
+    say = lambda text: print(text, file=sys.stderr)  # noqa: E731
     try:
         place = user_path(options.checkpoint)
+        run = open_run(place)
+        if options.images in datasets.NAMES:
+            images = datasets.load_dataset(options.images, "test")
+        elif user_path(options.images).is_dir():
+            images = read_images(options.images, size=options.size)
+        else:
+            raise ValueError(f"IMAGES must be a folder of pictures or one of {names}, got {options.images}")
         report = inspect_network(
-            **open_run(place),
-            images=_images(options.images, options.count, options.size, options.seed),
+            **run,
+            images=datasets.subset(images, min(options.count, len(images)), options.seed),
             layers=options.layers,
             views=options.views,
             loss=options.loss,
             k=options.modes,
             seed=options.seed,
             device=options.device,
-            progress=_progress,
+            progress=lambda done, total, name: say(f"layer {done + 1} of {total}: {name}") if name else None,
         )
         place = place.resolve()
         written = report.save(options.out or place.with_name(f"{place.name}-inspect"))
@@ -104,19 +111,3 @@ def open_run(path: Path) -> dict[str, Any]:
 def encoder_and_projector(model: Siamese) -> nn.Sequential:
     """What the loss sees of a run's networks, as one network, in evaluation mode; the model's own mode changes with it."""
     return nn.Sequential(model.encoder, model.projector).eval()
-
-
-def _progress(done: int, total: int, name: str) -> None:
-    if name:
-        print(f"layer {done + 1} of {total}: {name}", file=sys.stderr)
-
-
-def _images(source: str, count: int, size: int | None, seed: int) -> Dataset:
-    """At most ``count`` images of a folder, or test images of a data set by name."""
-    if source in datasets.NAMES:
-        whole = datasets.load_dataset(source, "test")
-    elif user_path(source).is_dir():
-        whole = read_images(source, size=size)
-    else:
-        raise ValueError(f"IMAGES must be a folder of pictures or one of {', '.join(datasets.NAMES)}, got {source}")
-    return datasets.subset(whole, min(count, len(whole)), seed)

@@ -31,7 +31,6 @@ import sslbook
 from sslbook._ambient import copied, default_device_of, exact_convolutions, seeded, with_gradients
 from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
-from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.inspect.report import (
     ALL,
@@ -46,7 +45,7 @@ from sslbook.inspect.report import (
     Share,
     Size,
 )
-from sslbook.losses.pairs import contrastive
+from sslbook.losses.batch import LOSSES
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.wrappers import unwrapped
 from sslbook.operator.covariance import relative_gap
@@ -65,22 +64,8 @@ SMALL = 48
 """A layer of so few weights is seen through all its directions."""
 
 
-def simple(z: Tensor) -> Tensor:
-    r"""The papers' simple loss :math:`E r_+ - E r_-`, :math:`r = \|a - b\|^2 / 2`, over all pairs of different views."""
-    count, views = z.shape[:2]
-    mean = z.mean(1, keepdim=True)
-    within = (z - mean).square().sum() / (count * views)
-    between = (mean - mean.mean(0)).square().sum() / count
-    return within / (views - 1) - count / (count - 1) * between
-
-
-def info_nce(z: Tensor) -> Tensor:
-    """SimCLR's NT-Xent at temperature 0.5, over pairs of views: the first and the second, the third and the fourth, …"""
-    pairs = z[:, : len(z[0]) // 2 * 2].movedim(1, 0)
-    return contrastive(pairs[::2], pairs[1::2], temperature=0.5).mean()
-
-
-LOSSES: Mapping[str, Loss] = {"simple": simple, "info_nce": info_nce}
+NAMED = ("simple", "info_nce")
+"""The losses of :data:`sslbook.losses.batch.LOSSES` by which a step may be named."""
 
 
 @with_gradients
@@ -124,11 +109,8 @@ def inspect_network(
     >>> [(layer.name, layer.size, len(layer.values)) for layer in report.layers]
     [('1.0', 384, 2), ('1.2', 18, 2)]
     """
-    views, k, seed = (
-        require_whole("views", views, least=2),
-        require_whole("k", k, least=1),
-        require_whole("seed", seed, least=0),
-    )
+    views, k = require_whole("views", views, least=2), require_whole("k", k, least=1)
+    seed = require_whole("seed", seed, least=0)
     net, untrained, data = unwrapped(net), unwrapped(untrained), read_images(images)
     if len(data) < 2:
         raise ValueError("images must hold two images or more, between which there is a covariance, got 1")
@@ -136,31 +118,34 @@ def inspect_network(
         raise ValueError(f"net must have linear or convolutional layers, and this {type(net).__name__} has none")
     names = layers_of(net) if layers is None else [find_layer(net, layer)[0] for layer in layers]
     plan, place = pipeline or simclr_views(data), torch.device(device) if device else next(net.parameters()).device
-    weights = _digest(net)  # now: the caller may train on while this takes its time
-    scenes = [_scene(part, place, data, plan, views, loss, seed) for part in (net, untrained) if part is not None]
-    begun = time.perf_counter()
+    digest = hashlib.sha256()  # now: the caller may train on while this takes its time
+    for name, part in net.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(part, Tensor):
+            digest.update(part.detach().cpu().float().contiguous().numpy().data)
+    pixels, scenes = data.pixels.to(place), []
+    for each in (net, untrained):
+        if each is not None:
+            held = copied(each).to(place).eval().requires_grad_(True)
+            for tensor in (*held.parameters(), *held.buffers()):
+                tensor.data = in_full(tensor.data)
+            drawn = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
+            population = torch.stack(drawn, dim=1).to(next(held.parameters()).dtype)
+            settle(held, population.flatten(0, 1))
+            scenes.append((held, population, loss_steps(held, population, loss)))
+    begun, progress = time.perf_counter(), progress or (lambda *_: None)
     found: list[LayerReport] = []
     refused: dict[str, str] = {}
-    filters: dict[str, Any] = {}
-    for number, name in enumerate([*names, ""]):
-        if progress is not None:
-            progress(number, len(names), name)
-        if number == len(names):
-            break
+    for number, name in enumerate(names):
+        progress(number, len(names), name)
         try:
-            layer, here = _layer(name, scenes, k, seed)
+            found.append(_layer(name, scenes, k, seed))
         except (ValueError, TypeError, RuntimeError) as error:
             refused[name] = f"{error}".partition("\n")[0]
-            continue
-        found.append(layer)
-        if not filters and len(layer.shape) == 4 and layer.shape[1] in (1, 3):
-            modes = {kind: here.basis @ here.modes(kind, len(layer.values))[1] for kind in (BETWEEN, WITHIN)}
-            shown = {"weights": vec(here.opened.weight)[:, None], **modes}
-            filters = {kind: [unvec(v, layer.shape).tolist() for v in part.float().T] for kind, part in shown.items()}
-            filters["layer"] = name
+    progress(len(names), len(names), "")
     settings = {
         "network": type(net).__name__,
-        "weights": weights,
+        "weights": digest.hexdigest()[:16],
         "images": len(data),
         "image source": data.name,
         "image digest": hashlib.sha256(data.pixels.contiguous().numpy().data).hexdigest()[:16],
@@ -175,36 +160,12 @@ def inspect_network(
         "torch": torch.__version__,
         "seconds": round(time.perf_counter() - begun, 1),
     }
-    return Report({**settings, **(about or {})}, tuple(found), refused, filters)
+    return Report({**settings, **(about or {})}, tuple(found), refused)
 
 
 def layers_of(net: nn.Module) -> tuple[str, ...]:
     """The names of all linear and convolutional layers."""
     return tuple(name for name, part in net.named_modules() if isinstance(part, Layer))
-
-
-def _digest(net: nn.Module) -> str:
-    """Of the network's parameters and buffers, by name."""
-    digest = hashlib.sha256()
-    for name, part in net.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(part, Tensor):
-            digest.update(part.detach().cpu().float().contiguous().numpy().data)
-    return digest.hexdigest()[:16]
-
-
-def _scene(
-    net: nn.Module, place: torch.device, data: Dataset, plan: Pipeline, views: int, loss: str | Loss, seed: int
-) -> Scene:
-    """A copy of the network in evaluation mode, in float32 at least, its views ``(N, V, C, S, S)``, and the loss's steps."""
-    net = copied(net).to(place).eval().requires_grad_(True)
-    for tensor in (*net.parameters(), *net.buffers()):
-        tensor.data = in_full(tensor.data)
-    pixels = data.pixels.to(place)
-    drawn = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
-    population = torch.stack(drawn, dim=1).to(next(net.parameters()).dtype)
-    settle(net, population.flatten(0, 1))
-    return net, population, loss_steps(net, population, loss)
 
 
 Scene = tuple[nn.Module, Tensor, dict[str, Tensor]]
@@ -218,34 +179,44 @@ def settle(net: nn.Module, views: Tensor) -> None:
     fresh = [part for part in norms if part.running_mean is not None and not bool(part.running_mean.any())]
     before = [part.momentum for part in fresh]
     for part in fresh:
-        part.train()
-        part.momentum = 1.0
+        part.train().momentum = 1.0
     if fresh:
         with default_device_of(views):
             net(views)
     for part, momentum in zip(fresh, before, strict=True):
-        part.eval()
-        part.momentum = momentum
+        part.eval().momentum = momentum
 
 
 def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Tensor]:
-    """Minus the gradient of a loss on the embeddings of views ``(N, V, ...)`` in each layer's weight that is its own, by name."""
+    r"""Minus the gradient of a loss on the embeddings of views ``(N, V, ...)`` in each layer's weight that is its own, by name.
+
+    ``"simple"`` is :math:`E r_+ - E r_-`, :math:`r = \|a - b\|^2 / 2`, over all pairs of different views, which are moments.
+    ``"info_nce"`` is SimCLR's at temperature 0.5 of pairs of views: the first and the second, the third and the fourth, …
+    """
+
+    def value(z: Tensor) -> Tensor:
+        (n, v), mean = z.shape[:2], z.mean(1)
+        if callable(loss):
+            return loss(z)
+        if loss == "info_nce":
+            return LOSSES[loss].value(z[:, : v // 2 * 2].unflatten(1, (-1, 2)).movedim(1, 0), temperature=0.5).mean()
+        within, between = (z - mean[:, None]).square().sum() / (n * v), (mean - mean.mean(0)).square().sum() / n
+        return within / (v - 1) - n / (n - 1) * between
+
     if isinstance(loss, str):
-        require_one_of("loss", loss, LOSSES)
+        require_one_of("loss", loss, NAMED)
     net.zero_grad()
     with default_device_of(views):
         output = net(views.flatten(0, 1))
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
-    one_number(
-        LOSSES[loss] if isinstance(loss, str) else loss, output.flatten(1).unflatten(0, views.shape[:2])
-    ).backward()
+    one_number(value, output.flatten(1).unflatten(0, views.shape[:2])).backward()
     weights = {name: find_layer(net, name)[1].weight for name in layers_of(net)}
     return {name: -held.grad.detach() for name, held in weights.items() if held.is_leaf and held.grad is not None}
 
 
 @exact_convolutions()
-def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> tuple[LayerReport, Seen]:
+def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport:
     """One layer of the network, and of the untrained one where there are two."""
     (net, views, _), *others = scenes
     population = (views.shape[0], views.shape[1])
@@ -262,7 +233,7 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> tuple[Layer
         Share(float(drawn.mean()), *drawn.quantile(torch.tensor([0.025, 0.975]).to(drawn)).tolist())
         for drawn in (here.share(BETWEEN, k, signs), here.share(BETWEEN, k, towards_targets(here, draw)))
     )
-    layer = LayerReport(
+    return LayerReport(
         name,
         type(opened.module).__name__,
         tuple(opened.weight.shape),
@@ -275,7 +246,6 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> tuple[Layer
         {**{kind: step for kind, (_, step) in shares.items()}, NOISE: noise, RANDOM: random},
         relative_gap(opened.jvp(opened.weight), opened.output),
     )
-    return layer, here
 
 
 def _directions(scene: Scene, name: str) -> Tensor:
@@ -427,33 +397,29 @@ def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
     One field of a sign serves all three and their squares.
     Errors are the jackknife's, over the probes: 0 where the directions are all there are.
     """
-    opened, (m, all_directions) = seen.opened, (seen.basis.shape[1], seen.opened.size)
-    if m < all_directions:
+    opened, m, found = seen.opened, seen.basis.shape[1], {}
+    if m < opened.size:
         draw = torch.Generator().manual_seed(seed)
         signs = torch.randint(0, 2, (opened.size, probes), generator=draw).to(seen.basis) * 2 - 1
         rest = signs - seen.basis @ (seen.basis.T @ signs)
-        rows = [
-            opened.jvp(unvec(z, opened.weight.shape)).unflatten(0, seen.population) for z in rest.T.to(opened.weight)
-        ]
+        shape = opened.weight.shape
+        rows = [opened.jvp(unvec(z, shape)).unflatten(0, seen.population) for z in rest.T.to(opened.weight)]
         basis, fields = torch.cat([seen.basis, rest], 1), torch.stack(rows, dim=-1).to(seen.fields)
         seen = Seen(opened, seen.population, basis, torch.cat([seen.fields, fields], dim=-1))
-    return {kind: _size(seen.matrices(kind), m) for kind in KINDS}
-
-
-def _size(matrix: Tensor, m: int) -> Size:
-    """From the operator between ``m`` orthonormal directions and probes beside them, with the jackknife's errors."""
-
-    def estimate(keep: list[int]) -> tuple[float, float]:
-        inside, trace, square = matrix[:m, :m], matrix[:m, :m].trace(), matrix[:m, :m].square().sum()
-        if n := len(keep):
-            probes, cross = matrix[keep][:, keep], matrix[:m][:, keep]
-            trace = inside.trace() + probes.trace() / n
-            pairs = (probes.square().sum() - probes.diagonal().square().sum()) / (n * (n - 1))
-            square = inside.square().sum() + 2 * cross.square().sum() / n + pairs
-        return float(trace), float(trace**2 / square) if square else 0.0
-
-    every = list(range(m, len(matrix)))
-    trace, rank = estimate(every)
-    left_out = np.array([estimate([i for i in every if i != j]) for j in every] or [(trace, rank)])
-    errors = np.sqrt(max(len(every) - 1, 0) * left_out.var(axis=0))
-    return Size(trace, float(errors[0]), rank, float(errors[1]))
+    for kind in KINDS:
+        matrix = seen.matrices(kind)
+        inside, every = matrix[:m, :m], list(range(m, len(matrix)))
+        estimates = []
+        for left_out in [None, *every]:  # all probes first, then the jackknife's
+            trace, square = inside.trace(), inside.square().sum()
+            keep = [i for i in every if i != left_out]
+            if n := len(keep):
+                beside = matrix[keep][:, keep]
+                trace = trace + beside.trace() / n
+                pairs = (beside.square().sum() - beside.diagonal().square().sum()) / (n * (n - 1))
+                square = square + 2 * matrix[:m][:, keep].square().sum() / n + pairs
+            estimates.append((float(trace), float(trace**2 / square) if square else 0.0))
+        spread = np.array(estimates[1:] or estimates).var(axis=0)
+        errors = np.sqrt(max(len(every) - 1, 0) * spread).tolist()
+        found[kind] = Size(estimates[0][0], errors[0], estimates[0][1], errors[1])
+    return found

@@ -7,13 +7,10 @@ import io
 from collections.abc import Mapping, Sequence
 from html import escape
 from string import Template
-from typing import Any
 
 import matplotlib as mpl
-import numpy as np
-from matplotlib.image import imsave
 
-from sslbook.inspect.report import ALL, BETWEEN, WITHIN, Report, present
+from sslbook.inspect.report import ALL, BETWEEN, WITHIN, Report
 
 PAGE = Template("""<!DOCTYPE html>
 <html lang="en">
@@ -22,14 +19,13 @@ PAGE = Template("""<!DOCTYPE html>
 <title>Covariance operators, layer by layer</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-:root { color-scheme: light dark; } @media (prefers-color-scheme: dark) { .chart { filter: invert(1) hue-rotate(180deg); } }
+:root { color-scheme: light dark; } @media (prefers-color-scheme: dark) { img { filter: invert(1) hue-rotate(180deg); } }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem; }
 .wide { overflow-x: auto; border: 1px solid #888; border-radius: 4px; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { padding: .3rem .6rem; text-align: right; border-top: 1px solid #888; } caption { text-align: left; padding: .5rem; }
 tbody th, th:first-child { text-align: left; white-space: nowrap; } dd, code { overflow-wrap: anywhere; }
-figure { margin: 1rem 0; } img { display: block; width: 100%; } .chart { min-width: 40rem; }
-.filters { image-rendering: pixelated; min-width: 20rem; max-width: 46rem; }
+figure { margin: 1rem 0; } img { display: block; width: 100%; min-width: 40rem; }
 </style>
 </head>
 <body>
@@ -58,7 +54,6 @@ $shares
 ratio, (tr OP)² / ‖OP‖²; ± is a standard error. The residual is the largest ‖OP v − λ v‖ / λ₁ of the modes. The Euler gap is 0
 where the step of the simple loss is the operator times the weights (no biases, no shift of BatchNorm, no parallel path).</p>
 $spectra
-$filters
 <h2>Layers left out</h2>
 <dl>$refused</dl>
 <h2>What was looked at</h2>
@@ -71,8 +66,30 @@ $filters
 
 def page(report: Report) -> str:
     """Return the whole page; all that comes from the caller, as names of layers and of losses, is escaped."""
-    about, k = report.about, report.about["modes"]
-    parts = ("step", "weights") if report.layers else ()
+    about, k, parts, spectra = report.about, report.about["modes"], "", []
+    for layer in report.layers:
+        size, views, within = (layer.sizes[kind] for kind in (BETWEEN, ALL, WITHIN))
+        ranks = [f"{part.rank:.3g} ± {part.rank_error:.3g}" for part in (size, views, within)]
+        spectra.append({
+            "Layer": layer.title,
+            "Weights": f"{' × '.join(map(str, layer.shape))} ({layer.kind}, {layer.size:,})",
+            f"{k} leading eigenvalues": ", ".join(f"{value:.3g}" for value in layer.values),
+            "Lowest eigenvalue": f"{layer.lowest:.2g}",
+            "Trace": f"{size.trace:.3g} ± {size.trace_error:.3g}",
+            **dict(zip(("Effective rank", "Of all views", "Within views"), ranks, strict=True)),
+            "Trace within / between": f"{within.trace / size.trace:.2g}",
+            "Residual": f"{layer.residual:.0e}",
+            "Euler gap": f"{layer.euler_gap:.1g}",
+        })  # fmt: skip
+    for part in ("step", "weights") if report.layers else ():
+        with mpl.rc_context({"svg.hashsalt": "sslbook"}):
+            report.plot(part).savefig(file := io.BytesIO(), format="svg", transparent=True, metadata={"Date": None})
+        alt = f"Chart: share of the {part} in the leading modes of each layer, beside controls: numbers are below"
+        caption = "The line is where 95 % of the first mark’s redraws lie."
+        image = f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}">'
+        chart = f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{image}</div>'
+        parts += f"<h2>Share of the {part}</h2>\n<figure>{chart}<figcaption>{caption}</figcaption></figure>\n"
+        parts += _table(f"Share of the trace and of the {part} in {k} leading modes", report.rows(part))
     return PAGE.substitute(
         count=len(report.layers),
         source=escape(str(about.get("source", about["network"]))),
@@ -82,52 +99,11 @@ def page(report: Report) -> str:
         loss=escape(about["loss"]),
         verdict=escape(report.verdict()),
         k=k,
-        shares="\n".join(_shares(report, part) for part in parts),
-        spectra=_table("Spectra, layer by layer", _spectra(report)) if report.layers else "",
-        filters=_filters(report.filters) if report.filters else "",
+        shares=parts,
+        spectra=_table("Spectra, layer by layer", spectra) if spectra else "",
         refused=_terms(report.refused) or "<dd>None.</dd>",
         about=_terms(about),
     )
-
-
-def _shares(report: Report, part: str) -> str:
-    """The shares of the step or of the weights: what each control is, a chart, and a table of the same numbers."""
-    kinds, k, file = present(report.layers, part), report.about["modes"], io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "sslbook"}):
-        report.plot(part).savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    rows = []
-    for layer in report.layers:
-        row = {"Layer": layer.name + " (unclear)" * (not layer.clear)}
-        for kind in kinds:
-            share = getattr(layer, part).get(kind)
-            row[kind.capitalize()] = (
-                "–" if share is None else f"{share.value:.2g} ({share.low:.2g} to {share.high:.2g})"
-            )
-        rows.append(row | {"Expected of a random direction": f"{min(k, layer.size) / layer.size:.1e}"})
-    alt = f"Chart: share of the {part} in the leading modes of {len(rows)} layers, beside controls; the table has the numbers"
-    caption = "The line is where 95 % of the first mark’s redraws lie."
-    chart = _figure("chart", alt, "svg+xml", file.getvalue().encode(), caption)
-    return f"<h2>Share of the {part}</h2>\n{chart}{_table(f'Share of the {part} in {k} leading modes', rows)}"
-
-
-def _spectra(report: Report) -> list[dict[str, str]]:
-    rows = []
-    for layer in report.layers:
-        size, views, within = (layer.sizes[kind] for kind in (BETWEEN, ALL, WITHIN))
-        ranks = [f"{part.rank:.3g} ± {part.rank_error:.3g}" for part in (size, views, within)]
-        rows.append({
-            "Layer": layer.name + " (unclear)" * (not layer.clear),
-            "Weights": f"{' × '.join(map(str, layer.shape))} ({layer.kind}, {layer.size:,})",
-            f"{report.about['modes']} leading eigenvalues": ", ".join(f"{value:.3g}" for value in layer.values),
-            "Lowest eigenvalue": f"{layer.lowest:.2g}",
-            "Trace": f"{size.trace:.3g} ± {size.trace_error:.3g}",
-            "Share of the trace in them": f"{layer.leading:.2g}",
-            **dict(zip(("Effective rank", "Of all views", "Within views"), ranks, strict=True)),
-            "Trace within / between": f"{within.trace / size.trace:.2g}",
-            "Residual": f"{layer.residual:.0e}",
-            "Euler gap": f"{layer.euler_gap:.1g}",
-        })  # fmt: skip
-    return rows
 
 
 def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> str:
@@ -139,40 +115,6 @@ def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> str:
         body += f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>\n'
     table = f"<table><caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
     return f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{table}</div>'
-
-
-def _figure(kind: str, alt: str, form: str, content: bytes, caption: str) -> str:
-    source = f"data:image/{form};base64,{base64.b64encode(content).decode()}"
-    image = f'<img class="{kind}" alt="{alt}" src="{source}">'
-    wide = f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{image}</div>'
-    return f"<figure>{wide}<figcaption>{caption}</figcaption></figure>\n"
-
-
-def _filters(filters: Mapping[str, Any]) -> str:
-    """The first convolution's weights and leading modes as pictures of their numbers, each a row (:func:`picture`)."""
-    rows = np.concatenate([np.array(filters[part]) for part in ("weights", BETWEEN, WITHIN)])
-    caption = (
-        "Filters: the weights; the leading modes between images, largest first; and, as a control, those within views."
-    )
-    return (
-        f"<h2>The first convolution, <code>{escape(filters['layer'])}</code></h2>\n<p>Each row is one direction of weights: its "
-        "sixteen longest filters, longest first, in the colours of the image; grey is zero, and the sign of a row means nothing."
-        f"</p>\n{_figure('filters', caption, 'png', picture(rows), caption)}"
-    )
-
-
-def picture(rows: np.ndarray) -> bytes:
-    """Rows of filters ``(k, out, in, height, width)`` as a PNG: a pixel a weight, grey where it is zero, a white one between."""
-    strips = []
-    for filters in rows:
-        longest = np.argsort(-np.square(filters).sum((1, 2, 3)), kind="stable")[:16]
-        levels = 0.5 + 0.5 * filters[longest] / (np.abs(filters).max() or 1.0)
-        strips.append(
-            np.concatenate(list(np.pad(levels, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=1.0)), axis=-1)
-        )
-    whole = np.concatenate(strips, axis=1)
-    imsave(file := io.BytesIO(), np.broadcast_to(whole, (3, *whole.shape[1:])).transpose(1, 2, 0), format="png")
-    return file.getvalue()
 
 
 def _terms(items: Mapping[str, object]) -> str:

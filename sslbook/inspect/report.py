@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,16 @@ if TYPE_CHECKING:
 BETWEEN, ALL, WITHIN = KINDS = ("between images", "all views", "within views")
 """The operator, and two that it is easily mistaken for: views not averaged, and what varies among the views of one image."""
 UNTRAINED, RANDOM, NOISE = "untrained network", "random direction", "random targets"
-CONTROLS = {
-    BETWEEN: "between",
-    ALL: "all",
-    WITHIN: "within",
-    UNTRAINED: "untrained",
-    NOISE: "targets",
-    RANDOM: "random",
+MARKS = {
+    BETWEEN: "o#084573",
+    ALL: "s#b03e09",
+    WITHIN: "D#0b7a61",
+    UNTRAINED: "^#a11f9f",
+    NOISE: "x#8a5600",
+    RANDOM: "+#555555",
 }
-"""In the order of tables, with their heads: the modes between images, the same share in other operators' modes, other directions'
-share in these."""
-MARKS = dict(zip(CONTROLS, ("o#084573", "s#b03e09", "D#0b7a61", "^#a11f9f", "x#8a5600", "+#555555"), strict=True))
-"""A form and a colour for each control; the page's dark theme turns their lightness round."""
+"""In the order of tables, with a form and a colour: the modes between images, and the controls.  They are the same share in other
+operators' modes, then other directions' share in these.  The page's dark theme turns the colours' lightness round."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class LayerReport:
     lowest: the lowest eigenvalue found.  Only noise makes it negative, so eigenvalues of this size may be noise.
     copies: the multiplicity of each eigenvalue by construction.  In a last linear layer it is the number of outputs, so
     no few modes lead.  residual: the largest :math:`\|\mathrm{OP} v - \lambda v\| / \lambda_1` of the modes.
-    sizes: trace and participation ratio, by operator.  weights, step: their shares in the modes, by :data:`CONTROLS`.
+    sizes: trace and participation ratio, by operator.  weights, step: their shares in the modes, by :data:`MARKS`.
     euler_gap: 0 where Theorem 1 of [tian2020] applies: no biases, no shift of BatchNorm, no parallel path.
     """
 
@@ -84,6 +82,11 @@ class LayerReport:
         """Whether the modes are found and their own, and twice as high as the noise that the draw of the views leaves."""
         return self.copies == 1 and self.residual < 0.1 and self.values[-1] > 2 * max(-self.lowest, 0.0)
 
+    @property
+    def title(self) -> str:
+        """Its name, and whether it is unclear."""
+        return self.name if self.clear else f"{self.name} (unclear)"
+
     def ahead(self, low: str = "value", high: str = "value") -> bool:
         """Whether the step's share in its modes is above all controls, by value, or its ``low`` end above their ``high`` ones."""
         most = max(getattr(share, high) for name, share in self.step.items() if name != BETWEEN)
@@ -97,16 +100,11 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """A report holds the settings, the measured layers, and the layers that can't be measured, each with a reason.
-
-    filters: the weights of the first convolution with one or three input channels, and the leading modes of its
-    covariance between images and of that within views.  Each is a nested list ``(k, out, in, height, width)``.
-    """
+    """A report holds the settings, the measured layers, and the layers that can't be measured, each with a reason."""
 
     about: Mapping[str, Any]
     layers: tuple[LayerReport, ...]
     refused: Mapping[str, str] = field(default_factory=dict)
-    filters: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and ``report.html`` into a folder, which is made if needed; return the path of ``report.html``."""
@@ -123,34 +121,37 @@ class Report:
         if not clear:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
             return f"No layer could be judged: {why if self.layers else 'all were left out'}."
-        ahead = ", ".join(layer.name for layer in clear if layer.ahead())
         surely = [layer.name for layer in clear if layer.ahead("low", "high")]
+        ahead = [layer.name for layer in clear if layer.ahead()]
         found = f"In {len(surely)} of {len(clear)} layers the step's share in the leading modes is above all controls by its "
         found += "interval" + f" ({', '.join(surely)})" * bool(surely)
-        found += f", in {sum(layer.ahead() for layer in clear)} by its value" + f" ({ahead})" * (
-            ahead != ", ".join(surely)
-        )
-        unclear = len(self.layers) - len(clear)
-        found += "." + f" {unclear} more {'is' if unclear == 1 else 'are'} unclear." * bool(unclear)
+        found += f", in {len(ahead)} by its value" + f" ({', '.join(ahead)})" * (ahead != surely) + "."
+        if unclear := len(self.layers) - len(clear):
+            found += f" {unclear} more {'is' if unclear == 1 else 'are'} unclear."
         more = " More images narrow the intervals; more views make more layers clear."
         return found + more * (len(surely) < len(self.layers))
 
-    def table(self) -> str:
-        """Return the verdict and a row for each layer: its size, effective rank, share of the trace, and shares of the step."""
-        rows = [("layer", "weights", "rank", "trace", *CONTROLS.values())]
+    def rows(self, part: str = "step", *, ends: bool = True) -> list[dict[str, str]]:
+        """Return a row for each layer, by heads: the shares of its ``step`` or ``weights`` in the leading modes.
+
+        The share of the trace comes first, which a step towards random targets has on average.  ends: of the intervals, too.
+        """
+        rows = []
         for layer in self.layers:
-            shares = [f"{layer.step[name].value:.1e}" if name in layer.step else "–" for name in CONTROLS]
-            rank = f"{layer.sizes[BETWEEN].rank:.1f}"
-            rows.append((layer.name + "*" * (not layer.clear), str(layer.size), rank, f"{layer.leading:.2f}", *shares))
-        lines = [self.verdict(), f"Share of the trace, and of the step, in the {self.about['modes']} leading modes:"]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for name, *cells in rows if self.layers else ():
-            right = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+            row = {"Layer": layer.title, "Trace": f"{layer.leading:.2g}"}
+            for kind, share in getattr(layer, part).items():
+                row[kind.capitalize()] = f"{share.value:.2g}" + f" ({share.low:.2g} to {share.high:.2g})" * ends
+            rows.append(row)
+        return rows
+
+    def table(self) -> str:
+        """Return the verdict, and a row for each layer: the shares of the trace and of the step in the leading modes."""
+        lines, rows = [self.verdict(), f"Shares in the {self.about['modes']} leading modes:"], self.rows(ends=False)
+        cells = [list(row) for row in rows[:1]] + [list(row.values()) for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for name, *values in cells:
+            right = (value.rjust(width) for value, width in zip(values, widths[1:], strict=True))
             lines.append("  ".join([name.ljust(widths[0]), *right]))
-        if not all(layer.clear for layer in self.layers):
-            lines.append(
-                "* unclear: lost in the noise of so few images and views, not found, or, in a last layer, not its own"
-            )
         return "\n".join([*lines, *(f"{name}: left out, {why}" for name, why in self.refused.items())])
 
     def __repr__(self) -> str:
@@ -161,21 +162,16 @@ class Report:
         rows, shares = range(len(self.layers)), [getattr(layer, part) for layer in self.layers]
         drawn = figure(figsize=(9, 1.5 + 0.25 * len(rows)))
         axes = drawn.subplots()
-        names = [layer.name + " (unclear)" * (not layer.clear) for layer in self.layers]
-        axes.set(xscale="log", xlabel=f"share of the {part}", yticks=rows, yticklabels=names)
+        axes.set(xscale="log", xlabel=f"share of the {part}", yticks=rows)
+        axes.set_yticklabels([layer.title for layer in self.layers])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="x", color="#cfcfcf")
-        ends = ([max(getattr(share[BETWEEN], end), 1e-9) for share in shares] for end in ("low", "high"))
-        axes.hlines(rows, next(ends), next(ends), colors=MARKS[BETWEEN][1:])
-        for kind in reversed(present(self.layers, part)):  # the first above all others
+        low, high = ([max(getattr(share[BETWEEN], end), 1e-9) for share in shares] for end in ("low", "high"))
+        axes.hlines(rows, low, high, colors=MARKS[BETWEEN][1:])
+        for kind in reversed(shares[0] if shares else {}):  # the first above all others
             marker, colour = MARKS[kind][0], MARKS[kind][1:]
-            found = [max(share[kind].value, 1e-9) if kind in share else math.nan for share in shares]
+            values = [max(share[kind].value, 1e-9) for share in shares]
             filled = colour if kind == BETWEEN else "none"
-            axes.plot(found, rows, marker, color=colour, markerfacecolor=filled, markeredgewidth=1.5, label=kind)
+            axes.plot(values, rows, marker, color=colour, markerfacecolor=filled, markeredgewidth=1.5, label=kind)
         drawn.legend(loc="outside upper center", ncols=3, frameon=False, reverse=True)
         return drawn
-
-
-def present(layers: Sequence[LayerReport], part: str) -> list[str]:
-    """The :data:`CONTROLS` that a report has for the ``step`` or the ``weights``, in their order."""
-    return [name for name in CONTROLS if any(name in getattr(layer, part) for layer in layers)]

@@ -47,9 +47,6 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, nor
     """
     _require_views(z)
     require_classes("labels", labels)
-    if labels.shape not in (z.shape[-3:-2], z.shape[:-2]):
-        allowed = f"{tuple(z.shape[-3:-2])} or {tuple(z.shape[:-2])}"
-        raise ValueError(f"labels must be one a sample, {allowed}, got {tuple(labels.shape)}")
     labels = labels.long()  # PyTorch compares few of the unsigned types
     of_rows = labels.repeat_interleave(z.shape[-2], dim=-1)
     same = of_rows[..., :, None] == of_rows[..., None, :]
@@ -109,12 +106,10 @@ def spectral_contrastive(z: Tensor) -> Tensor:
     same, other = _same_sample(z)
     rows = z.flatten(-3, -2)
     gram = rows @ rows.mT
-    return _mean(gram.square(), ~same) - 2 * _mean(gram, same & other)
-
-
-def _mean(products: Tensor, chosen: Tensor) -> Tensor:
-    """Mean of ``(..., M, M)`` over the pairs of a mask ``(M, M)``; without a sum that half precision couldn't hold."""
-    return (products * chosen).mean((-2, -1)) / chosen.double().mean().to(products.dtype)
+    positive, negative = same & other, ~same  # means over a mask, without a sum that half precision couldn't hold
+    attraction = (gram * positive).mean((-2, -1)) / positive.double().mean().to(gram.dtype)
+    repulsion = (gram.square() * negative).mean((-2, -1)) / negative.double().mean().to(gram.dtype)
+    return repulsion - 2 * attraction
 
 
 @anywhere

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from torch.nn import functional as F
 
 from sslbook._ambient import anywhere, default_device_of, with_gradients
 from sslbook._check import require_floating, require_number, require_one_of
-
-WEIGHTED = ("simple", "soft_triplet", "info_nce")
-"""The losses of Theorem 2 of [tian2020], which have a `pair_weight` and so a weighted covariance operator."""
 
 
 class PairDistances(NamedTuple):
@@ -46,7 +43,6 @@ def half_squared_distance(a: Tensor, b: Tensor) -> Tensor:
 
     For unit vectors it is one minus their cosine.
     """
-    require_floating(a=a, b=b)
     return 0.5 * (a - b).square().sum(-1)
 
 
@@ -214,12 +210,10 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None 
     Raises ValueError for a temperature or a margin that the loss has no use for.
     """
     require_floating(r=r)
-    require_one_of("loss", loss, WEIGHTED)
+    require_one_of("loss", loss, ("simple", "soft_triplet", "info_nce"))  # those of Theorem 2
     unused = {"margin": loss != "soft_triplet" and margin, "temperature": loss == "simple" and temperature}
-    if any(unused.values()):
-        raise ValueError(
-            f"loss={loss!r} has no use for {' and '.join(name for name, number in unused.items() if number)}"
-        )
+    if names := [name for name, number in unused.items() if number]:
+        raise ValueError(f"loss={loss!r} has no use for {' and '.join(names)}")
     if loss == "simple":
         return torch.ones_like(r)
     tau = require_number("temperature", temperature, above=0)
@@ -276,12 +270,10 @@ def contrastive(
     of_distances = {name: row.of_distances for name, row in LOSSES.items() if row.of_distances}
     require_one_of("loss", loss, of_distances)
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
-    if (loss == "exact") != (clean is not None):
-        raise ValueError(f"clean must be given with loss='exact' and with no other, got loss={loss!r}")
-    if clean is None:
-        return of_distances[loss](r_pos, r_neg, **params).mean(-1)
-    r_clean = pair_distances(clean.detach(), clean.detach(), normalize=normalize, negatives=negatives).neg
-    return of_distances[loss](r_pos, r_neg, r_clean, **params).mean(-1)
+    own: dict[str, Any] = dict(params)
+    if clean is not None:
+        own["r_clean"] = pair_distances(clean.detach(), clean.detach(), normalize=normalize, negatives=negatives).neg
+    return of_distances[loss](r_pos, r_neg, **own).mean(-1)
 
 
 def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:

@@ -17,7 +17,6 @@ backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,6 @@ def batch_normalize(
 ) -> Tensor:
     r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
 
-    Modes: ``normal``; ``detach``, no gradient through the statistic; ``omit``, it is not used; ``backward``, on the gradient alone.
     With ``mean="backward"``, ``std="omit"`` the result is ``x``, and its gradient :math:`g_i - \frac1{|B|}\sum_j g_j`
     (Eq. 12 of [tian2021iclr]).  With ``std="backward"`` the forward pass does not divide, and the gradient loses its part
     along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
@@ -131,9 +129,13 @@ class BatchNorm(nn.Module):
         if x.dtype in (torch.bfloat16, torch.float16):  # a mean of half precision would keep two or three digits
             x = x.to(self.running_mean.dtype)
         if self.training:
-            modes: dict[str, Any] = {name: getattr(self, name) for name in ("mean", "std", "eps", "unbiased")}
-            y = batch_normalize(x, dims=over, **modes)
-            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum)
+            y = batch_normalize(x, mean=self.mean, std=self.std, dims=over, eps=self.eps, unbiased=self.unbiased)
+            with torch.no_grad():
+                count, centre = x.numel() // self.features, x.mean(over, keepdim=True)
+                if count > 1:  # the running variance is the unbiased one, as in PyTorch
+                    variance = (x - centre).square().sum(over) / (count - 1)
+                    self.running_mean.lerp_(centre.flatten(), self.momentum)
+                    self.running_var.lerp_(variance, self.momentum)
         else:
             y = x if self.mean in ("omit", "backward") else x - self.running_mean.view(channels)
             if self.std not in ("omit", "backward"):
@@ -145,24 +147,3 @@ class BatchNorm(nn.Module):
     def extra_repr(self) -> str:
         """Return what ``print`` shows in the parentheses."""
         return f"{self.features}, mean={self.mean!r}, std={self.std!r}, affine={self.weight is not None}"
-
-
-@torch.no_grad()
-def follow(
-    x: Tensor,
-    over: tuple[int, ...],
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-) -> None:
-    """Move running statistics ``(C,)``, in place, by ``momentum`` towards those of ``x`` over the dimensions ``over``.
-
-    The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.
-    """
-    count = x.numel() // running_mean.numel()
-    if count < 2:
-        return
-    centre = x.mean(over, keepdim=True)
-    variance = (x - centre).square().sum(over, keepdim=True) / (count - 1)
-    running_mean.lerp_(centre.flatten(), momentum)
-    running_var.lerp_(variance.flatten(), momentum)

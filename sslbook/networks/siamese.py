@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from sslbook._ambient import copied, seeded
 from sslbook._check import keep_plain, require_number, require_one_of, require_whole
 from sslbook.networks.batchnorm import MODES, BatchNorm
 
-STEMS, TARGETS, INITS = ("cifar", "stl"), ("ema",), ("copy", "own")
+STEMS = ("cifar", "stl")
 Norm = tuple[str, str]
 """A mode of :data:`sslbook.networks.batchnorm.MODES` for BatchNorm's mean, and one for its deviation."""
 
@@ -129,10 +129,8 @@ class Networks:
     def __post_init__(self) -> None:
         """Check the fields; JSON has lists where we have pairs."""
         keep_plain(self)
-        require_one_of("stem", self.stem, STEMS)
         for name in ("width", "channels", "projector_hidden", "projector_out", "predictor_hidden"):
             require_whole(name, getattr(self, name), least=1)
-        require_one_of("target_init", self.target_init, INITS)
         for name in ("projector_norm", "predictor_norm", "projector_out_norm"):
             norm = getattr(self, name)
             if norm is not None and not (isinstance(norm, tuple | list) and len(norm) == 2 and set(norm) <= set(MODES)):
@@ -142,11 +140,8 @@ class Networks:
         if self.predictor_range is not None:
             low, high = (require_number("predictor_range", end) for end in self.predictor_range)
             object.__setattr__(self, "predictor_range", (float(low), float(high)))
-        choices: dict[str, tuple[Any, ...]] = {
-            "unbiased": (False, True),
-            "predictor": (0, 1, 2),
-            "target": (None, *TARGETS),
-        }
+        choices = {"stem": STEMS, "unbiased": (False, True), "predictor": (0, 1, 2)}
+        choices |= {"target": (None, "ema"), "target_init": ("copy", "own")}
         for name, choice in choices.items():
             given = getattr(self, name)
             if given not in choice or isinstance(given, bool) != (name == "unbiased"):
@@ -192,11 +187,6 @@ class Siamese(nn.Module):
             self.target_encoder = copied(self.encoder).requires_grad_(False)
             self.target_projector = copied(self.projector).requires_grad_(False)
 
-    def features(self, x: Tensor) -> Tensor:
-        """Representations, before the projector: ``(N, C, H, W) -> (N, F)``, with 8 width numbers of a ResNet-18."""
-        encoded: Tensor = self.encoder(x)
-        return encoded
-
     def forward(self, view1: Tensor, view2: Tensor, *others: Tensor) -> Outputs:
         """What the objectives ask for, of two views ``(N, C, H, W)``, each in its own pass.
 
@@ -210,7 +200,11 @@ class Siamese(nn.Module):
         with torch.no_grad():
             if self.target_encoder is not None and self.target_projector is not None:
                 t1, t2 = (_whole(self.target_projector(self.target_encoder(view))) for view in (view1, view2))
-            weighing = [_whole(_uncounted(self.projector, _uncounted(self.encoder, x))) for x in others]
+            both = nn.Sequential(self.encoder, self.projector)
+            weighing = []
+            for x in others:
+                uncounted = {name: buffer.clone() for name, buffer in both.named_buffers()}
+                weighing.append(_whole(torch.func.functional_call(both, uncounted, (x,))))
         return Outputs(z1, z2, p1, p2, t1, t2, *(weighing * 2)[:2])
 
     def learning(self) -> list[nn.Parameter]:
@@ -282,9 +276,7 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
         if backbone is None:
             resnet = ResNet18(networks.stem, networks.width, networks.channels).float()
             initialize(resnet, _generator(seed, "encoder"))
-            siamese = Siamese(networks, resnet, resnet.features).float()
-        else:
-            siamese = Siamese(networks, *backbone).float()
+        siamese = Siamese(networks, *(backbone or (resnet, resnet.features))).float()
     initialize(siamese.projector, _generator(seed, "projector"))
     if siamese.predictor is not None:
         initialize(siamese.predictor, _generator(seed, "predictor"))
@@ -302,13 +294,6 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
 def _generator(seed: int, purpose: str) -> torch.Generator:
     words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
-
-
-def _uncounted(module: nn.Module, x: Tensor) -> Tensor:
-    """The module's output, with copies in the place of its buffers: BatchNorm's running statistics stay as they were."""
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    passed: Tensor = torch.func.functional_call(module, buffers, (x,))
-    return passed
 
 
 def _whole(x: Tensor) -> Tensor:

@@ -18,9 +18,8 @@ the name of a loss, and :func:`intra_operator` is :math:`EV_l` alone.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
 from sslbook._ambient import anywhere, default_device_of, methods_anywhere, with_gradients
-from sslbook._check import counted, require_one_of, require_whole
+from sslbook._check import counted, require_number, require_one_of, require_whole
 from sslbook.losses.batch import LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
 from sslbook.operator.eigen import EigenPairs, lanczos, rayleigh_ritz
@@ -94,39 +93,34 @@ class CovarianceOperator:
 
     def apply(self, direction: Tensor) -> Tensor:
         """Apply ``OP`` to one direction in the weight's shape, or to several, ``(k, *shape)``; the result has the same shape."""
-        return self._of_field(self.opened.jvp(direction))
+        return self._step(self.opened.jvp(direction))
 
     def apply_transpose(self, direction: Tensor) -> Tensor:
         """Apply ``OP^T`` to a direction in the weight's shape, or to ``(k, *shape)``."""
-        field = self._left(self.opened.jvp(direction))
-        return self.opened.vjp(self._right(self._mix(field, adjoint=True)))
+        return self._step(self.opened.jvp(direction), adjoint=True)
 
     def matvec(self, vector: Tensor) -> Tensor:
         """Return ``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
         return vec(self.apply(unvec(vector, self.opened.weight.shape)))
 
-    def rmatvec(self, vector: Tensor) -> Tensor:
-        """Return ``OP^T v`` for ``v`` of shape ``(size,)``; the same as :meth:`matvec` for a symmetric operator."""
-        return vec(self.apply_transpose(unvec(vector, self.opened.weight.shape)))
-
-    def matmat(self, matrix: Tensor) -> Tensor:
-        """Return ``OP M`` for ``M`` of shape ``(size, k)``, with its ``k`` products in one batched pass."""
+    def matmat(self, matrix: Tensor, *, transposed: bool = False) -> Tensor:
+        """Return ``OP M``, or ``OP^T M`` if ``transposed``, for ``M`` of shape ``(size, k)``, in one batched pass."""
         directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
-        return torch.stack([vec(out) for out in self.apply(directions)], dim=1)
+        found = self.apply_transpose(directions) if transposed else self.apply(directions)
+        return torch.stack([vec(out) for out in found], dim=1)
 
     def update(self) -> Tensor:
         r"""Return ``OP vec(W)`` in the weight's shape, the paper's update (Eq. 3) for outputs of degree 1 in the layer.
 
         Warns if the step differs because of a bias, a parallel path or a degree other than 1; then use :meth:`exact_update`.
         """
-        linear = self.opened.jvp(self.opened.weight)
-        if (gap := _gap(linear, self.opened.output)) > 0.01:  # more than rounding, and than what a step would notice
+        if (gap := self.euler_gap()) > 0.01:  # more than rounding, and than what a step would notice
             warnings.warn(
                 f"the outputs aren't K^T vec(W) of layer {self.opened.name!r}, as OP vec(W) supposes: they differ by {gap:.0%} "
                 "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same",
                 stacklevel=3,
             )
-        return self._of_field(linear)
+        return self._step(self._linear)
 
     def exact_update(self) -> Tensor:
         r"""Return the layer's step in *any* network, :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
@@ -136,7 +130,7 @@ class CovarianceOperator:
         It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`, which a bias, a parallel path or a degree other than 1
         violates; :meth:`euler_gap` measures by how much.
         """
-        return self._of_field(self.opened.output)
+        return self._step(self.opened.output)
 
     def euler_gap(self, degree: float = 1.0) -> float:
         r"""Return the largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population.
@@ -144,9 +138,8 @@ class CovarianceOperator:
         Here :math:`\kappa` is the argument ``degree``.  The gap is 0 where Theorem 1 applies, and where both sides are zero,
         as with a head that starts at zero.
         """
-        if not 0 < degree < np.inf:
-            raise ValueError(f"degree must be positive and finite, got {degree}")
-        return _gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
+        output = require_number("degree", degree, above=0) * self.opened.output
+        return relative_gap(self._linear, output) if bool(self._linear.any() | output.any()) else 0.0
 
     def trace(self) -> float:
         """Return the exact trace, one output at a time; it costs about as many products as the network has outputs.
@@ -159,8 +152,8 @@ class CovarianceOperator:
         gradients = opened.pulled_back if by_views else opened.sample_gradients
         total = gram = torch.zeros((), dtype=torch.float64, device=self.device)
         for rows in opened.units():
-            left = gradients(self._left(rows)).double()
-            right = gradients(self._right(rows)).double() if self.normalize else left
+            left = gradients(self._scaled(rows, tangential=True)).double()
+            right = gradients(self._scaled(rows)).double() if self.normalize else left
             if by_views:
                 gram = gram + right @ left.T
             else:
@@ -171,13 +164,9 @@ class CovarianceOperator:
 
     def dense(self) -> Tensor:
         """Return the matrix ``(size, size)``, from the connection of each view, for small layers and as a reference."""
-        left = right = self.opened.connections()
-        if self.normalize:
-            output = self.opened.output[:, None]
-            norm = _lengths("view", output)
-            right = right / norm
-            left = right - (right * output / norm).sum(-1, keepdim=True) * output / norm
-        return torch.einsum("ano,amo->nm", left, self._mix(right.flatten(1)).view_as(right))
+        fields = self.opened.connections().movedim(1, 0)  # a direction is one weight: (size, B, n_L)
+        left, right = self._scaled(fields, tangential=True), self._mix(self._scaled(fields))
+        return torch.einsum("nbo,mbo->nm", left, right)
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.
@@ -186,19 +175,28 @@ class CovarianceOperator:
         weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For at most ``4 k + 32`` weights,
         the matrix is formed.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
-        size, fields, few = self.shape[0], self.opened.output.numel(), 4 * k + 32
+        opened, size, few = self.opened, self.shape[0], 4 * k + 32
         if not self.symmetric:
             raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
         k = require_whole("k", k, least=1, most=size)
         tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # below it, float32 gains nothing
-        root = self.mixing.root(*self.population) if few < fields < size else None
+        root = self.mixing.root(*self.population) if few < opened.output.numel() < size else None
         if size <= few:
             basis = torch.linalg.eigh(self.dense())[1].flip(1)[:, :k]
         elif root is None:
-            basis = lanczos(self.matvec, self.opened.weight, k, tol=tol, seed=seed)
-        else:
-            basis = self._basis_by_fields(root, k, tol, seed)
-        return rayleigh_ritz(self.matmat, basis, tuple(self.opened.weight.shape))
+            basis = lanczos(self.matvec, opened.weight, k, tol=tol, seed=seed)
+        else:  # B u of the eigenvectors u of B^T B, which are fields on the views
+
+            def half(u: Tensor) -> Tensor:
+                return root(u.reshape(*self.population, -1)).flatten(0, 1)
+
+            fields = lanczos(lambda u: half(opened.kernel(half(u))).flatten(), opened.output, k, tol=tol, seed=seed)
+            basis = torch.stack([vec(opened.vjp(half(field))) for field in fields.T], dim=1)
+            length = basis.norm(dim=0)
+            draw = torch.Generator().manual_seed(seed)  # where an eigenvalue is zero, so is B u: any direction will do
+            other = torch.randn(basis.shape, generator=draw, dtype=self.dtype).to(self.device)
+            basis = torch.where(length > 1e-6 * length.max(), basis / length, other)
+        return rayleigh_ritz(self.matmat, basis, tuple(opened.weight.shape))
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
@@ -211,49 +209,42 @@ class CovarianceOperator:
         Its products have the weight's dtype, or the corresponding complex dtype for a complex vector.
         """
         real = np.dtype(torch.finfo(self.dtype).dtype)
-        forward, transposed = (partial(_on_arrays, p, self.opened.weight) for p in (self.apply, self.apply_transpose))
-        return LinearOperator(self.shape, forward, transposed, forward, real, transposed)
 
-    def _basis_by_fields(self, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
-        r"""Eigenvectors of :math:`OP = B B^T` as :math:`B u`, from those of :math:`B^T B` on the fewer numbers of a field.
+        def multiply(given: np.ndarray, transposed: bool = False) -> np.ndarray:
+            columns, halves = given.reshape(len(given), -1), np.iscomplexobj(given)  # the matrix is real
+            columns = np.concatenate([columns.real, columns.imag], axis=1) if halves else columns
+            vectors = torch.from_numpy(columns.astype("f8")).to(self.opened.weight)
+            found = self.matmat(vectors, transposed=transposed).cpu().numpy()
+            first, *second = np.split(found, 1 + halves, axis=1)
+            return (first + 1j * second[0] if halves else first).reshape(given.shape)
 
-        Where an eigenvalue is zero, so is :math:`B u`: any direction will do there.
-        """
-        shape = self.opened.output.shape
-
-        def mix(u: Tensor) -> Tensor:
-            return root(u.unflatten(0, self.population)).flatten(0, 1)
-
-        def product(u: Tensor) -> Tensor:
-            return mix(self.opened.kernel(mix(u.reshape(shape)))).flatten()
-
-        fields = lanczos(product, self.opened.output, k, tol=tol, seed=seed).T.reshape(k, *shape)
-        basis = torch.stack([vec(self.opened.vjp(mix(field))) for field in fields], dim=1)
-        length = basis.norm(dim=0)
-        any_direction = torch.randn(basis.shape, generator=torch.Generator().manual_seed(seed), dtype=self.dtype)
-        return torch.where(length > 1e-6 * length.max(), basis / length, any_direction.to(self.device))
+        adjoint = partial(multiply, transposed=True)
+        return LinearOperator(self.shape, multiply, adjoint, multiply, real, adjoint)
 
     # -- the three factors; fields on views are (B, n_L), or (k, B, n_L) ------------------------------------------------
 
-    def _of_field(self, field: Tensor) -> Tensor:
-        """What a field on the views does to the weight, in its shape: :math:`L C R u`."""
-        return self.opened.vjp(self._left(self._mix(self._right(field))))
+    @cached_property
+    def _linear(self) -> Tensor:
+        return self.opened.jvp(self.opened.weight)
+
+    def _step(self, field: Tensor, *, adjoint: bool = False) -> Tensor:
+        """What a field on the views does to the weight, in its shape: :math:`L C R^T u`, or :math:`R C^T L^T u` if ``adjoint``."""
+        mixed = self._mix(self._scaled(field, tangential=adjoint), adjoint=adjoint)
+        return self.opened.vjp(self._scaled(mixed, tangential=not adjoint))
 
     def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
         mixed: Tensor = self.mixing(u.movedim(-2, 0).unflatten(0, self.population), adjoint=adjoint)
         return mixed.flatten(0, 1).movedim(0, -2)
 
-    def _right(self, u: Tensor) -> Tensor:
-        return u / _lengths("view", self.opened.output) if self.normalize else u
-
-    def _left(self, u: Tensor) -> Tensor:
-        r"""Multiply by :math:`P^\perp_f / \|f\|` under normalisation."""
+    def _scaled(self, u: Tensor, *, tangential: bool = False) -> Tensor:
+        r"""Under normalisation :math:`u / \|f\|`, the side R; or :math:`P^\perp_f u / \|f\|` if ``tangential``, the side L."""
         if not self.normalize:
             return u
         norm = _lengths("view", self.opened.output)
-        unit = self.opened.output / norm
-        tangential: Tensor = (u - (u * unit).sum(-1, keepdim=True) * unit) / norm
-        return tangential
+        if tangential:
+            unit = self.opened.output / norm
+            u = u - (u * unit).sum(-1, keepdim=True) * unit
+        return u / norm
 
 
 @with_gradients
@@ -306,9 +297,9 @@ def covariance_operator(
     >>> sslbook.covariance_operator(net, "2", views, loss="info_nce", temperature=0.5).exact_update().shape
     torch.Size([2, 5])
     """
-    options: dict[str, Any] = {"margin": margin, "beta": beta, "normalize": normalize, "of_gram": of_gram}
-    options = {name: value for name, value in options.items() if value}
-    options |= {name: value for name, value in (("temperature", temperature), ("clean", clean)) if value is not None}
+    options: dict[str, Any] = {"margin": margin or None, "beta": beta or None, "normalize": normalize or None}
+    options |= {"of_gram": of_gram or None, "temperature": temperature, "clean": clean}
+    options = {name: value for name, value in options.items() if value is not None}
     if callable(loss):
         return batch_operator(net, layer, views, loss, **options)
     require_one_of("loss", loss, [name for name in LOSSES if name not in ("exact", "quadratic")])
@@ -316,7 +307,7 @@ def covariance_operator(
         return simple_operator(net, layer, views, **options)
     if loss == "soft_triplet" or (loss == "info_nce" and clean is not None):
         return weighted_operator(net, layer, views, loss=loss, **options)
-    of_loss = {} if options.pop("temperature", None) is None else {"temperature": temperature}
+    of_loss = {name: options.pop(name) for name in ("temperature",) if name in options}
     return batch_operator(net, layer, views, partial(LOSSES[loss].value, **of_loss), **options)
 
 
@@ -407,15 +398,6 @@ def pair_weights(
     return pair_weight(distances, loss=loss, temperature=temperature, margin=margin)
 
 
-def _on_arrays(product: Callable[[Tensor], Tensor], weight: Tensor, given: np.ndarray) -> np.ndarray:
-    """A product on directions of weights, for NumPy's vectors ``(size,)`` or columns ``(size, k)``."""
-    if np.iscomplexobj(given):  # the matrix is real
-        return _on_arrays(product, weight, given.real) + 1j * _on_arrays(product, weight, given.imag)
-    columns = torch.from_numpy(given.astype("f8").reshape(len(given), -1)).to(weight)
-    found = product(torch.stack([unvec(column, weight.shape) for column in columns.T]))
-    return torch.stack([vec(out) for out in found], dim=1).cpu().numpy().reshape(given.shape)
-
-
 def relative_gap(value: Tensor, reference: Tensor) -> float:
     r"""Largest :math:`\|a_i - b_i\|` over the leading axis, divided by the largest :math:`\|b_i\|`; a vector counts as one item.
 
@@ -427,11 +409,6 @@ def relative_gap(value: Tensor, reference: Tensor) -> float:
         raise ValueError(f"value and reference must have one shape, got {shapes}")
     a, b = (part.detach().reshape(len(part) if part.ndim > 1 else 1, -1) for part in (value, reference))
     return float((a - b).norm(dim=1).max() / b.norm(dim=1).max())
-
-
-def _gap(linear: Tensor, output: Tensor) -> float:
-    """Their :func:`relative_gap`, and 0 where both are zero."""
-    return relative_gap(linear, output) if bool(linear.any() | output.any()) else 0.0
 
 
 def _open_views(
@@ -447,9 +424,8 @@ def _open_views(
 
 def _lengths(what: str, output: Tensor) -> Tensor:
     """Norms of outputs ``(..., n_L)``; raises ValueError for one that is zero, as of dead ReLUs: it has no direction."""
-    norm: Tensor = torch.linalg.vector_norm(output, dim=-1, keepdim=True, dtype=torch.float64).to(
-        output
-    )  # squares fit it
+    whole: Tensor = torch.linalg.vector_norm(output, dim=-1, keepdim=True, dtype=torch.float64)  # squares fit it
+    norm = whole.to(output)
     if not bool(norm.all()):
         raise ValueError(f"normalize=True needs outputs that aren't zero: that of at least one {what} is (dead ReLUs?)")
     return norm

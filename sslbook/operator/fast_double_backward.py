@@ -13,6 +13,7 @@ the other way, against which the tests hold it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,9 +33,11 @@ class FastDoubleBackward(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run ``func``, or what replaces it, which declines an unusual call by ``None``."""
-        convolutions = torch.conv1d, torch.conv2d, torch.conv3d
-        ours = _convolve if func in convolutions else _normalize if func is batch_norm else None
-        out = ours(*args, **(kwargs or {})) if ours and ENABLED else None
+        ours = _FAST.get(func) if ENABLED else None
+        weights = (*args[1:], *(kwargs or {}).values()) if ours else ()
+        if any(isinstance(weight, Tensor) and weight.requires_grad for weight in weights):
+            ours = None
+        out = ours(*args, **(kwargs or {})) if ours else None
         return func(*args, **(kwargs or {})) if out is None else out
 
 
@@ -64,16 +67,10 @@ class _Convolution(torch.autograd.Function):
 
 
 def _convolve(
-    input: Tensor,
-    weight: Tensor,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Any:
+    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any:  # fmt: skip
     axes = weight.ndim - 2
-    if isinstance(padding, str) or input.ndim != axes + 2 or _varies(weight, bias):
+    if isinstance(padding, str) or input.ndim != axes + 2:
         return None
     sizes = ([each] * axes if isinstance(each, int) else list(each) for each in (stride, padding, dilation))
     geometry = (size * (axes // len(size)) for size in sizes)  # one number stands for all axes
@@ -86,13 +83,11 @@ def _normalize(
 ) -> Any:  # fmt: skip
     if training or running_mean is None or input.dtype != running_mean.dtype:
         return None
-    if _varies(running_mean, running_var, weight, bias):
-        return None
     scale = (running_var + eps).rsqrt() * (1 if weight is None else weight)
     still = input.detach()  # PyTorch's own values to the last bit, so that ReLUs above have the same gates
     output = batch_norm(still, running_mean, running_var, weight, bias, eps=eps)
     return output + (input - still) * scale.view(1, -1, *(1,) * (input.ndim - 2))
 
 
-def _varies(*weights: Tensor | None) -> bool:
-    return any(weight is not None and weight.requires_grad for weight in weights)
+_FAST: dict[Any, Callable[..., Any]] = dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _convolve)
+_FAST[batch_norm] = _normalize

@@ -13,7 +13,7 @@ JVP and one product with :math:`K` one VJP through the layers *above* only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from sslbook._ambient import default_settings, methods_anywhere, with_gradients
-from sslbook._check import nearest
 from sslbook.networks.wrappers import unwrapped, unwrapped_name
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
 from sslbook.operator.verify import a_few, require_batch, require_form, verify
@@ -56,10 +55,8 @@ def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
     for name, module in layers.items():
         if module is layer or (isinstance(layer, str) and unwrapped_name(name) == unwrapped_name(layer)):
             return name, module
-    near = nearest(layer, layers)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
     there = ", ".join(map(repr, layers)) or "none"
-    raise ValueError(f"layer {layer!r:.60} isn't in the network{hint}; its linear and convolutional layers are {there}")
+    raise ValueError(f"layer {layer!r:.60} isn't in the network; its linear and convolutional layers are {there}")
 
 
 class Call(NamedTuple):
@@ -103,7 +100,8 @@ class OpenedLayer:
         in its cotangent (:mod:`sslbook.operator.fast_double_backward`).
         """
         batched = self._batched("direction", direction, self.weight)
-        tangent = vmap(self._layer)(direction) if batched else self._layer(direction)
+        layer = partial(_apply, self.module, self.below)
+        tangent = vmap(layer)(direction) if batched else layer(direction)
         return _gradient(*self._pull_back, tangent, batched)
 
     def vjp(self, cotangent: Tensor) -> Tensor:
@@ -132,9 +130,13 @@ class OpenedLayer:
 
     def sample_gradients(self, cotangent: Tensor) -> Tensor:
         r"""``K(x) c(x)`` for each sample by itself, ``(B, n_l n_{l-1})``; ``cotangent`` is ``(B, n_L)``."""
-        gradients = vmap(self._sample_gradient)(self.below, self.pulled_back(cotangent))
-        assert isinstance(gradients, Tensor)
-        return gradients
+
+        def gradient(below: Tensor, row: Tensor) -> Tensor:
+            pull: Any = vjp(lambda weight: _apply(self.module, below[None], weight).flatten(), self.weight)[1]
+            return vec(pull(row)[0])
+
+        found: Tensor = vmap(gradient)(self.below, self.pulled_back(cotangent))
+        return found
 
     def jacobian(self) -> Tensor:
         r""":math:`J_l(x)` on flattened features, ``(B, n_L, n_l)``."""
@@ -146,18 +148,8 @@ class OpenedLayer:
 
     def units(self) -> list[Tensor]:
         """The cotangents that pick out one output of each sample, ``n_L`` of ``(B, n_L)``."""
-        output = self.output
-        return [
-            unit.expand(output.shape) for unit in torch.eye(output.shape[1], dtype=output.dtype, device=output.device)
-        ]
-
-    def _layer(self, weight: Tensor) -> Tensor:
-        return _apply(self.module, self.below, weight)
-
-    def _sample_gradient(self, below: Tensor, row: Tensor) -> Tensor:
-        """One sample's gradient in the weight, as a vector, from that in its pre-activation, flattened."""
-        pull: Any = vjp(lambda weight: _apply(self.module, below[None], weight).flatten(), self.weight)[1]
-        return vec(pull(row)[0])
+        picks = torch.eye(self.output.shape[1], dtype=self.output.dtype, device=self.output.device)
+        return [pick.expand(self.output.shape) for pick in picks]
 
     @cached_property
     def _gram(self) -> Tensor:
@@ -168,7 +160,7 @@ class OpenedLayer:
         """The weight again, and the layer's output as a function of it."""
         with default_settings(gradients=True):
             weight = self.weight.clone().requires_grad_()
-            return weight, self._layer(weight)
+            return weight, _apply(self.module, self.below, weight)
 
     @cached_property
     def _pull_back(self) -> tuple[Tensor, Tensor]:

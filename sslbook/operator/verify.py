@@ -43,9 +43,8 @@ def require_form(name: str, calls: list[Call], x: Tensor, output: Any) -> None:
         raise TypeError(f"layer {name!r} and all above it must be of float32 or of float64, got {sorted(dtypes)}")
     batches = [len(tensor) if tensor.ndim else 0 for tensor in (x, below, output)]
     if len(set(batches)) > 1:
-        raise ValueError(
-            "the first axis must be the batch throughout: {} inputs, {} at the layer, {} out".format(*batches)
-        )
+        sizes = "{} inputs, {} at the layer, {} out".format(*batches)
+        raise ValueError(f"the first axis must be the batch throughout: {sizes}")
     if below.requires_grad or not weight.requires_grad:
         raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
 
@@ -53,73 +52,49 @@ def require_form(name: str, calls: list[Call], x: Tensor, output: Any) -> None:
 def verify(opened: OpenedLayer, part: OpenedLayer, call: Call) -> None:
     """Raise ValueError where the products of an opened layer would not be those of the network.
 
-    part: the same network opened on :func:`a_few` of the samples, and ``call``, how its layer was called.
+    part: the same network opened on :func:`a_few` of the samples, and ``call``, how its layer was called.  Its derivatives are
+    asked for with :func:`generic` numbers.
     """
-    name = f"layer {part.name!r}"
-    with sentences(f"net can't be differentiated twice above {name}"):
-        _require_finite(opened, part)
-        _require_single_samples(part, a_few(opened.output))
-        _require_plain_layer(part, call)
-        leaves = [call.weight, *part.module.parameters()]
-        _require_used_once(part, [leaf for leaf in leaves if leaf.requires_grad])
-        _require_linear(part)
-
-
-def _require_single_samples(part: OpenedLayer, expected: Tensor) -> None:
-    """For BatchNorm in training mode, and whatever else lets a sample's output depend on the others of its batch.
-
-    Below the layer, outputs change with the batch: by more than half of the digits, since a batch's size alone changes the order
-    of sums.  Above it, the derivative of one sample's output in another's pre-activation isn't zero, even where all samples are
-    equal, and so their mean.
-    """
-    apart, size = (part.output - expected).abs().max(), expected.abs().max()
-    if bool(apart > math.sqrt(torch.finfo(expected.dtype).eps) * size):
-        raise ValueError(f"an output of net changes with the other samples of its batch; {EVAL}")
-    cotangent = generic(part.output)
-    cotangent[1::2] = 0
-    if bool((part.pulled_back(cotangent)[1::2] != 0).any()):
-        raise ValueError(f"an output of net depends on the layer's output for other samples; {EVAL}")
-
-
-def _require_finite(opened: OpenedLayer, part: OpenedLayer) -> None:
-    """For diverged weights, views that aren't numbers, and a root or a norm at zero, whose slope is infinite."""
-    numbers = opened.output, part.pulled_back(generic(part.output))
-    if not all(bool(each.isfinite().all()) for each in numbers):
-        raise ValueError(
-            f"net must have finite outputs, and derivatives above layer {part.name!r}: some are NaN or infinite"
-        )
-
-
-def _require_plain_layer(part: OpenedLayer, call: Call) -> None:
-    """For a subclass with a forward of its own (cosines, quantised weights), and for a hook that changes the output.
-
-    The derivative of the layer's real output in its weight must be that of a plain layer of its kind on the same input.
-    """
-    cotangent = generic(call.out)
-    (real,) = torch.autograd.grad(call.out, call.weight, cotangent, allow_unused=True)
-    plain = part.layer_vjp(cotangent)
-    rounding = 8 * torch.finfo(plain.dtype).eps * math.sqrt(cotangent.numel() / len(plain))
-    if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
-        raise ValueError(
-            f"layer {part.name!r} must apply its weight to its input, as a plain layer of its kind does: the derivative of its "
-            "output in the weight is another one (a forward of its own, or a hook)"
-        )
-
-
-def _require_used_once(part: OpenedLayer, leaves: list[Tensor]) -> None:
-    """For tied weights, as in an autoencoder whose decoder is the transposed encoder: the operator would miss the second use."""
-    found = torch.autograd.grad(part._above, leaves, generic(part.output), retain_graph=True, allow_unused=True)
-    if any(gradient is not None for gradient in found):
-        raise ValueError(f"the weight of layer {part.name!r} must be used there alone, it is used further up too")
-
-
-def _require_linear(part: OpenedLayer) -> None:
-    """For gradients that are clipped or changed on their way by a hook: a JVP is the derivative of a pull-back that is linear."""
+    name, expected, eps = f"layer {part.name!r}", a_few(opened.output), torch.finfo(part.output.dtype).eps
     cotangent, direction = generic(part.output), generic(part.weight)
-    image, pulled = part.jvp(direction).double(), part.vjp(cotangent).double()
-    gap = (image * cotangent).sum() - (pulled * direction).sum()
-    if bool(gap.abs() > math.sqrt(torch.finfo(part.weight.dtype).eps) * image.norm() * cotangent.norm()):
-        raise ValueError(f"the derivatives of net above layer {part.name!r} aren't linear (does a hook change them?)")
+    with sentences(f"net can't be differentiated twice above {name}"):
+        # diverged weights, views that aren't numbers, and a root or a norm at zero, whose slope is infinite
+        if not all(bool(each.isfinite().all()) for each in (opened.output, part.pulled_back(cotangent))):
+            raise ValueError(f"net must have finite outputs, and derivatives above {name}: some are NaN or infinite")
+
+        # BatchNorm in training mode, and whatever else lets a sample's output depend on the others of its batch.  Below the
+        # layer, outputs change with the batch: by more than half of the digits, since its size alone changes the order of sums
+        if bool((part.output - expected).abs().max() > math.sqrt(eps) * expected.abs().max()):
+            raise ValueError(f"an output of net changes with the other samples of its batch; {EVAL}")
+        # Above it, the derivative of an output in another sample's pre-activation isn't zero, even where all samples are equal
+        every_other = cotangent.clone()
+        every_other[1::2] = 0
+        if bool((part.pulled_back(every_other)[1::2] != 0).any()):
+            raise ValueError(f"an output of net depends on the layer's output for other samples; {EVAL}")
+
+        # a subclass with a forward of its own (cosines, quantised weights), and a hook that changes the output: the derivative
+        # in the weight must be that of a plain layer of its kind on the same input
+        of_out = generic(call.out)
+        (real,) = torch.autograd.grad(call.out, call.weight, of_out, allow_unused=True)
+        plain = part.layer_vjp(of_out)
+        rounding = 8 * eps * math.sqrt(of_out.numel() / len(plain))
+        if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
+            raise ValueError(
+                f"{name} must apply its weight to its input, as a plain layer of its kind does: the derivative of its "
+                "output in the weight is another one (a forward of its own, or a hook)"
+            )
+
+        # tied weights, as in an autoencoder whose decoder is the transposed encoder: the operator would miss the second use
+        leaves = [leaf for leaf in (call.weight, *part.module.parameters()) if leaf.requires_grad]
+        above = torch.autograd.grad(part._above, leaves, cotangent, retain_graph=True, allow_unused=True)
+        if any(gradient is not None for gradient in above):
+            raise ValueError(f"the weight of {name} must be used there alone, it is used further up too")
+
+        # gradients that a hook clips or changes on their way: a JVP is the derivative of a pull-back that is linear
+        image, pulled = part.jvp(direction).double(), part.vjp(cotangent).double()
+        gap = (image * cotangent).sum() - (pulled * direction).sum()
+        if bool(gap.abs() > math.sqrt(eps) * image.norm() * cotangent.norm()):
+            raise ValueError(f"the derivatives of net above {name} aren't linear (does a hook change them?)")
 
 
 def generic(like: Tensor) -> Tensor:

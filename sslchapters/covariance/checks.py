@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sslbook.losses import pairs
-from sslbook.networks.small import instance_seeds, mlp, random_network
+from sslbook.networks.small import mlp
 from sslbook.operator.covariance import (
     CovarianceOperator,
     covariance_operator,
@@ -33,6 +33,7 @@ from sslbook.operator.covariance import (
 from sslbook.operator.layer import Layer, connection, find_layer, open_layer, vec
 from sslbook.operator.view_weights import Mixing
 from sslchapters.checks import Comparison, Gaps, over
+from sslchapters.instances import instance_seeds, random_network
 
 TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``loss(r_pos (T,), r_neg (T, H), r_clean (T, H)) -> (T,)``; ``r_clean`` are distances between un-augmented samples."""

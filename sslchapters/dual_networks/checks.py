@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vmap
 
 from sslbook.losses import pairs as losses
-from sslbook.networks.small import Power, Residual, initialize, instance_seeds, mlp, random_network, residual_net
+from sslbook.networks.small import Power, initialize, mlp
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslchapters.checks import Comparison, Gaps, over
+from sslchapters.instances import Residual, instance_seeds, random_network, residual_net
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reversible layers: the matrices whose product a network is, and the degree of its homogeneity

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.networks.small import instance_seeds
 from sslbook.operator.covariance import relative_gap
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -26,6 +25,7 @@ from sslbook.trees.latent import LatentTree
 from sslchapters.checks import Gaps, worst
 from sslchapters.hltm import theory
 from sslchapters.hltm.runs import TreeRun, train_trees
+from sslchapters.instances import instance_seeds
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A-HLTM: sampling against exact sums; message passing against the listed joint distribution

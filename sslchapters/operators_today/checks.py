@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from sslbook.losses import batch
-from sslbook.networks.small import instance_seeds, mlp, random_network
+from sslbook.networks.small import mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, relative_gap
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights
 from sslchapters import energies
 from sslchapters.checks import Comparison, Gaps, over
+from sslchapters.instances import instance_seeds, random_network
 
 SAMPLES = 6
 CLASSES = torch.tensor([0, 0, 1, 1, 2, 2])

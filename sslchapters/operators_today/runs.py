@@ -25,11 +25,11 @@ from sslbook.images.datasets import Dataset, load_dataset
 from sslbook.losses import batch
 from sslbook.losses import pairs as losses
 from sslbook.networks.siamese import Networks, build
-from sslbook.networks.small import convnet
 from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
 from sslbook.training.augment import PIPELINES, plain, random_view
+from sslchapters.instances import convnet
 from sslchapters.operators_today.checks import gap
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep

@@ -129,7 +129,7 @@ def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> 
     """The model as it is now, in evaluation mode; its own mode is put back."""
     pipeline, mode = PIPELINES[settings.pipeline], model.training
     model.eval()
-    ours, theirs = (model.features(plain(part.pixels, pipeline)) for part in (asked, known))
+    ours, theirs = (model.encoder(plain(part.pixels, pipeline)) for part in (asked, known))
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
     accuracy = knn_accuracy(theirs, known.labels, ours, asked.labels)

@@ -257,7 +257,7 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
 def unit_embeddings(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> Tensor:
     """What the projector gives for each image, in evaluation mode, normalised: ``(N, d)``, float64."""
     model.eval()
-    return F.normalize(embed(lambda x: model.projector(model.features(x)), images, pipeline, device), dim=1).double()
+    return F.normalize(embed(lambda x: model.projector(model.encoder(x)), images, pipeline, device), dim=1).double()
 
 
 def spectrum(embeddings: Tensor) -> list[float]:
@@ -275,7 +275,7 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
     pipeline = PIPELINES[settings.pipeline]
     first = [int((asked.labels == label).nonzero()[0]) for label in range(min(QUERIES, asked.classes))]
     queries = asked.take(first)
-    near, far = (embed(model.features, part, pipeline, device) for part in (queries, known))
+    near, far = (embed(model.encoder, part, pipeline, device) for part in (queries, known))
     kin = nearest(far, near, NEIGHBOURS).cpu()
     whole = len(datasets.load_dataset(settings.dataset, settings.split).pixels)
     place = datasets.choose(whole, settings.subset, SUBSET_SEED)

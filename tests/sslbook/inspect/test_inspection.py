@@ -116,16 +116,17 @@ def mixed(net: nn.Module, x: Tensor) -> Tensor:
     return CovarianceOperator(open_layer(net, "0", x.flatten(0, 1)), (1, 3), Mixing(0.0, 1.0)).dense()
 
 
-def test_the_simple_loss_is_that_of_all_pairs_of_different_views() -> None:
-    z = drawn(4, 3, 5)
-    rows = [(i, v) for i in range(4) for v in range(3)]
-    pairs = [(a, b, 0.5 * (z[a] - z[b]).square().sum()) for a, b in combinations(rows, 2)]
-    near = torch.stack([r for a, b, r in pairs if a[0] == b[0]]).mean()
-    far = torch.stack([r for a, b, r in pairs if a[0] != b[0]]).mean()
-    torch.testing.assert_close(measure.simple(z), near - far, rtol=1e-12, atol=0)
-    z = drawn(4, 5, 3)  # the fifth view has no partner
-    wanted = sum(contrastive(z[:, v], z[:, v + 1], temperature=0.5) for v in (0, 2)) / 2
-    torch.testing.assert_close(measure.info_nce(z), wanted, rtol=1e-12, atol=0)
+@pytest.mark.parametrize("loss", ["simple", "info_nce"])
+def test_the_step_of_a_loss_by_name_is_that_of_its_pairs_of_views(loss: str) -> None:
+    """Simple: all pairs of different views; SimCLR's: disjoint pairs, so that the fifth view has no partner."""
+    net, x = mlp((4, 3)), drawn(4, 5, 4)
+    z = net(x)
+    rows = list(product(range(4), range(5)))
+    pairs = [(a[0] == b[0], 0.5 * (z[a] - z[b]).square().sum()) for a, b in combinations(rows, 2)]
+    near, far = (torch.stack([r for same, r in pairs if same == which]).mean() for which in (True, False))
+    entropy = sum(contrastive(z[:, v], z[:, v + 1], temperature=0.5) for v in (0, 2)) / 2
+    (gradient,) = torch.autograd.grad(near - far if loss == "simple" else entropy, net[0].weight)
+    torch.testing.assert_close(measure.loss_steps(net, x, loss)["0"], -gradient, rtol=1e-12, atol=1e-12)
 
 
 def test_the_step_is_the_corrected_operator_on_the_weights() -> None:
@@ -219,17 +220,16 @@ def test_statistics_that_were_never_counted_come_from_the_views() -> None:
     assert net[1].momentum == 0.1
 
 
-def test_no_step_and_whose_filters_are_shown() -> None:
+def test_without_a_step_no_layer_is_measured() -> None:
     still = inspect_network(network().to(torch.bfloat16), pictures(), views=2, loss=lambda z: 0 * z.sum())
     assert (still.about["precision"], still.about["modes"]) == ("float32", 5)
     assert set(still.refused) == {"0", "4", "6"}
-    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 2))
-    assert not inspect_network(flat, pictures(), views=2, k=2).filters
 
 
 def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
     scene = (mlp((4, 5, 3)), drawn(*POPULATION, 4), {"0": torch.ones(5, 4, dtype=torch.float64)})
-    layer, here = measure._layer("0", [scene], 2, 0)
+    layer = measure._layer("0", [scene], 2, 0)
+    here = look(open_layer(scene[0], "0", scene[1].flatten(0, 1)), POPULATION, 2)
     assert layer.lowest == pytest.approx(float(torch.linalg.eigvalsh(here.matrices(BETWEEN)).min()), abs=1e-12)
     leading = here.basis @ torch.linalg.eigh(here.matrices(BETWEEN))[1][:, -2:]  # in whatever basis it was looked at
     w = vec(scene[0][0].weight.detach())

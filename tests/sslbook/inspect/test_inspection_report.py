@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from bs4 import BeautifulSoup
@@ -20,7 +18,6 @@ from training_cases import DIGITS
 
 from bookbuild.render import outside
 from sslbook.cli import main
-from sslbook.inspect import page
 from sslbook.inspect.measure import inspect_network
 from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share
 from sslbook.training.presets.papers import run_of
@@ -50,9 +47,8 @@ def test_a_report_names_all_layers_and_is_saved(report: Report, tmp_path: Path) 
     assert layer.leading == pytest.approx(1.5 / layer.sizes[BETWEEN].trace)
     assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
     assert not replace(layer, residual=0.1).clear
-    assert np.array(report.filters[BETWEEN]).shape == (3, 4, 1, 3, 3)
     rows = report.table().splitlines()
-    assert len([row for row in rows if row.startswith(("0 ", "4 ", "6 ", "0*", "4*", "6*"))]) == 3
+    assert len([row for row in rows if row.startswith(("0 ", "4 ", "6 "))]) == 3
     assert repr(report) == report.table()
     assert report.table().startswith(report.verdict())
     report.save(tmp_path / "new")
@@ -102,8 +98,8 @@ def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> 
         assert all(len(row.find_all(["th", "td"])) == heads for row in table.select("tbody tr"))
         assert table.parent["class"] == ["wide"]
     images = soup.find_all("img")
-    assert [image["class"] for image in images] == [["chart"]] * 2 + [["filters"]]
-    assert all(image["alt"] and re.match("data:image/(png|svg.xml);base64,", image["src"]) for image in images)
+    assert len(images) == 2
+    assert all(image["alt"] and image["src"].startswith("data:image/svg+xml;base64,") for image in images)
     for layer in report.layers:
         assert f"{layer.step[NOISE].value:.2g}" in text
     assert report.about["image digest"] in text
@@ -192,10 +188,3 @@ def test_a_command_that_cannot_be_done(run: Path, capsys: pytest.CaptureFixture)
             main(["inspect", *arguments])
         assert stopped.value.code == 2
         assert message in capsys.readouterr().err
-
-
-def test_filters_are_pictures_of_their_numbers() -> None:
-    rows = np.array([[[[[0.0, 0.5]]], [[[2.0, -2.0]]]]])  # the longest first, zero grey
-    image = np.array(Image.open(io.BytesIO(page.picture(rows))))
-    assert image[1, [1, 2, 5, 6], 0].tolist() == pytest.approx([255, 0, 127, 159], abs=1)
-    assert (image[0] == 255).all()

@@ -125,9 +125,8 @@ def test_classes_of_each_replica_and_what_are_none() -> None:
         torch.testing.assert_close(loss(z, labels=named), loss(z))
     unlabelled = torch.stack([LABELS, torch.tensor([0, 1, -1, 0, -1])])
     assert loss(z, labels=unlabelled).isnan().tolist() == [False, True]
-    for labels, error in (([0, 1], TypeError), (torch.zeros(5), TypeError), (torch.arange(6), ValueError)):
-        with pytest.raises(error, match="labels must be"):
-            loss(z, labels=labels)
+    with pytest.raises(TypeError, match="labels must be"):
+        loss(z, labels=torch.zeros(5))
 
 
 def test_a_constant_coordinate_correlates_with_nothing() -> None:

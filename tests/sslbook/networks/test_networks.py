@@ -11,16 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sslbook.networks import batchnorm, siamese, small, wrappers
-from sslbook.networks.small import (
-    Power,
-    Residual,
-    convnet,
-    initialize,
-    instance_seeds,
-    mlp,
-    random_network,
-    residual_net,
-)
+from sslbook.networks.small import Power, initialize, mlp
+from sslchapters.instances import Residual, convnet, instance_seeds, random_network, residual_net
 
 
 def inputs(shape: tuple[int, ...], batch: int = 5) -> Tensor:

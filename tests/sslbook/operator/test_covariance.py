@@ -24,7 +24,7 @@ from torch.func import functional_call
 
 from sslbook.losses import batch
 from sslbook.networks.siamese import ResNet18
-from sslbook.networks.small import convnet, mlp, random_network
+from sslbook.networks.small import mlp
 from sslbook.operator.covariance import (
     CovarianceOperator,
     EigenPairs,
@@ -36,6 +36,7 @@ from sslbook.operator.layer import Layer, open_layer, vec
 from sslbook.operator.view_weights import Mixing, PairMixing, gram_weights
 from sslchapters.covariance.checks import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
 from sslchapters.dual_networks.checks import degree
+from sslchapters.instances import convnet, random_network
 
 BAR = 1e-12
 KINDS = ("simple", "beta < 0", "beta > 0", "intra", "soft_triplet", "info_nce", "l2", "l2, info_nce")

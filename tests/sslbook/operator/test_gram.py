@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from sslbook.losses import batch as batch_losses
 from sslbook.losses.batch import info_nce
-from sslbook.networks.small import mlp, random_network
+from sslbook.networks.small import mlp
 from sslbook.operator.covariance import batch_operator, covariance_operator, relative_gap
 from sslbook.operator.layer import Layer, vec
 from sslbook.operator.view_weights import gram_weights
+from sslchapters.instances import random_network
 
 SAMPLES = 5
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {

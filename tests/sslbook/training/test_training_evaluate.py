@@ -154,8 +154,8 @@ def test_a_report_tells_what_was_asked(digits: tuple[Siamese, Dataset, Dataset])
 def test_embeddings_do_not_depend_on_the_batch(digits: tuple[Siamese, Dataset, Dataset]) -> None:
     model, train, _ = digits
     model.eval()
-    whole, parts = (embed(model.features, train, PIPELINES["digits"], "cpu", batch=batch) for batch in (300, 7))
-    by_hand = model.features(plain(train.pixels[:5], PIPELINES["digits"])).detach()
+    whole, parts = (embed(model.encoder, train, PIPELINES["digits"], "cpu", batch=batch) for batch in (300, 7))
+    by_hand = model.encoder(plain(train.pixels[:5], PIPELINES["digits"])).detach()
     model.train()
     assert whole.shape == (300, 32)
     assert torch.allclose(parts, whole, rtol=1e-4, atol=1e-5)

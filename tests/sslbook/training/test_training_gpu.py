@@ -39,9 +39,9 @@ def test_accuracies_are_the_processors() -> None:
     model = build(Networks(width=16, projector_hidden=16, projector_out=8, channels=1), 0).eval()
     train, test = (datasets.subset(datasets.load_dataset("digits", part), 300, 0) for part in ("train", "test"))
     pipeline = PIPELINES["digits"]
-    known, asked = (evaluate.embed(model.features, part, pipeline, "cpu") for part in (train, test))
+    known, asked = (evaluate.embed(model.encoder, part, pipeline, "cpu") for part in (train, test))
     model.to(DEVICE)
-    embedded = evaluate.embed(model.features, train, pipeline, DEVICE)
+    embedded = evaluate.embed(model.encoder, train, pipeline, DEVICE)
     assert embedded.dtype == torch.float32
     assert F.cosine_similarity(embedded.cpu(), known).min() > 0.999
     here = (known, train.labels, asked, test.labels)

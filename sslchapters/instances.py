@@ -1,0 +1,92 @@
+"""Random instances: an identity is checked on many networks of several kinds, not on a lucky one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sslbook.networks.small import activation, initialize, mlp
+
+KINDS = ("linear", "relu", "leaky_relu", "power", "conv", "residual")
+
+
+class Residual(nn.Module):
+    r"""Residual block ``u -> skip(u) + branch(u)``; the skip is the identity unless given."""
+
+    def __init__(self, branch: nn.Module, skip: nn.Module | None = None) -> None:
+        super().__init__()
+        self.branch = branch
+        self.skip = nn.Identity() if skip is None else skip
+
+    def forward(self, u: Tensor) -> Tensor:
+        """``skip(u) + branch(u)``."""
+        out: Tensor = self.skip(u) + self.branch(u)
+        return out
+
+
+def convnet(
+    channels: Sequence[int],
+    size: int,
+    outputs: int,
+    *,
+    kernel: int = 3,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> nn.Sequential:
+    """Conv net on square images of ``size`` pixels: ``len(channels) - 1`` convolutions, the last of stride 2, a linear head."""
+    stages: list[nn.Module] = []
+    last = len(channels) - 2
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(channels)):
+        stride = 2 if i == last else 1
+        stages += [nn.Conv2d(fan_in, fan_out, kernel, stride, kernel // 2, bias=False, dtype=dtype), activation("relu")]
+        size = (size + 2 * (kernel // 2) - kernel) // stride + 1
+    stages += [nn.Flatten(), nn.Linear(channels[-1] * size * size, outputs, bias=False, dtype=dtype)]
+    net = nn.Sequential(*stages)
+    initialize(net, seed)
+    return net
+
+
+def residual_net(width: int, blocks: int, inputs: int, outputs: int, *, seed: int = 0) -> nn.Sequential:
+    """Linear stem, ``blocks`` residual blocks ``u + W2 relu(W1 u)`` each followed by ReLU, linear head."""
+    stages: list[nn.Module] = [nn.Linear(inputs, width, bias=False, dtype=torch.float64), nn.ReLU()]
+    for _ in range(blocks):
+        branch = nn.Sequential(
+            nn.Linear(width, width, bias=False, dtype=torch.float64),
+            nn.ReLU(),
+            nn.Linear(width, width, bias=False, dtype=torch.float64),
+        )
+        stages += [Residual(branch), nn.ReLU()]
+    net = nn.Sequential(*stages, nn.Linear(width, outputs, bias=False, dtype=torch.float64))
+    initialize(net, seed)
+    return net
+
+
+def instance_seeds(count: int, seed: int) -> range:
+    """The seeds of ``count`` (up to 1,000) random instances; another ``seed`` shares none of them."""
+    return range(1000 * seed, 1000 * seed + count)
+
+
+def random_network(seed: int, kinds: Sequence[str] = KINDS, outputs: int = 3) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """A small random float64 network and the shape of one input; at most 3,000 weights a layer.
+
+    The ``kinds`` take turns by ``seed``, so that as many consecutive seeds as there are kinds give each of them once.
+    """
+    draw = torch.Generator().manual_seed(seed)
+
+    def pick(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (1,), generator=draw))
+
+    kind = kinds[seed % len(kinds)]
+    if kind == "conv":
+        size = pick(4, 6)
+        channels = (pick(1, 2), *(pick(2, 4) for _ in range(pick(1, 2))))
+        return convnet(channels, size, outputs, seed=seed), (channels[0], size, size)
+    if kind == "residual":
+        inputs = pick(3, 6)
+        return residual_net(pick(4, 7), pick(1, 2), inputs, outputs, seed=seed), (inputs,)
+    depth = pick(2, 3) if kind == "power" else pick(2, 5)
+    widths = [pick(3, 8) for _ in range(depth)]
+    return mlp((*widths, outputs), kind, seed=seed, power=pick(2, 3)), (widths[0],)
