@@ -17,8 +17,7 @@ from sslbook.operator.covariance import covariance_operator, intra_operator
 from sslbook.operator.layer import OpenedLayer, open_layer, vec
 from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import report
-from sslbook.training.run.data import load_data
-from sslbook.training.run.determinism import Batches
+from sslbook.training.run.data import Batches, load_data
 from sslchapters import records as store
 from sslchapters.training import layer_operators
 from sslchapters.training.layer_operators import RUNS, SUPERVISED
@@ -96,7 +95,7 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
         PIPELINES["digits"],
         "cpu",
     )
-    assert (looks[0]["knn"], looks[0]["rank"]) == (round(alone.knn, 4), round(alone.rank, 3))
+    assert (looks[0]["knn"], looks[0]["rank"]) == (round(alone["knn"], 4), round(alone["rank"], 3))
     assert looks[1]["seen"][0][0][1] != looks[0]["seen"][0][0][1], "the first weights see another operator"
     other = layer_operators.run_values([2], names=RUNS[:1], epochs=(2,), more=0, network=1, root=tmp_path, **FEW)  # type: ignore[arg-type]
     assert other["runs"][RUNS[0]][0][0]["knn"] == looks[1]["knn"], "the same network"

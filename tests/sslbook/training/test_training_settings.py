@@ -11,8 +11,8 @@ from torch import nn
 
 from sslbook.networks.siamese import Networks
 from sslbook.training.presets.papers import presets, run_of, values_of, with_changes
-from sslbook.training.run.optim import FACTOR, LARS, make_optimizer
 from sslbook.training.run.settings import FREE, Settings, differences, stored_settings
+from sslbook.training.run.step import FACTOR, LARS, make_optimizer
 from sslchapters.records import recorded
 
 BYOL = presets()["stl10-byol"].settings
