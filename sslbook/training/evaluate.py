@@ -120,7 +120,7 @@ def knn_accuracy(
     cosine of the nearest neighbour.  At a small ``temperature`` :math:`\tau`, only the nearest neighbour counts.
     The features are ``(N, F)`` and ``(M, F)``, and the labels ``(N,)`` and ``(M,)``, all on one device.
 
-    Raises TypeError unless the features have one floating dtype and the labels an integer dtype.  Raises ValueError for
+    Raises TypeError unless the features have a floating dtype and the labels an integer dtype.  Raises ValueError for
     shapes that don't fit, empty sets, features that aren't finite, an unlabelled image, or a ``k`` outside ``1 .. N``.
 
     >>> directions, labels = torch.eye(3), torch.tensor([0, 1, 2])
@@ -200,8 +200,6 @@ def linear_probe(
 def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
     """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur."""
     require_floating(train_features=train, test_features=test)
-    if train.dtype != test.dtype:
-        raise TypeError(f"train_features and test_features must have one dtype, got {train.dtype} and {test.dtype}")
     if train.ndim != 2 or train.shape[1:] != test.shape[1:] or not (train.numel() and test.numel()):
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
         raise ValueError(f"train_features and test_features must be (N, F) and (M, F), each at least 1, got {shapes}")

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere
-from sslbook._check import nearest, require_number, require_one_of
+from sslbook._check import require_number, require_one_of
 from sslbook.losses import batch, pairs
 from sslbook.networks.siamese import Outputs
 
@@ -161,18 +161,13 @@ ARGUMENTS = frozenset(argument for name in OBJECTIVES for argument in arguments(
 def checked(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """An objective's settings, as they were given, numbers as floats.
 
-    Raises ValueError for a name or a setting that there is not, with the nearest ones, and ValueError or TypeError for a value
-    that is not allowed.
+    Raises ValueError for a name or a setting that there is not, and ValueError or TypeError for a value that is not allowed.
     """
     require_one_of("objective", name, OBJECTIVES)
     allowed, found = arguments(name), {}
-    if not isinstance(settings, Mapping):
-        raise ValueError(f"loss_kwargs must be a mapping, such as {{'temperature': 0.2}}, got {settings!r}")
     for setting, value in settings.items():
         if setting not in allowed:
-            near = [] if setting in ARGUMENTS else nearest(setting, allowed)
-            hint = f"; did you mean {near[0]!r}?" if near else f": it has no {setting}"
-            raise ValueError(f"{name} takes {', '.join(allowed) or 'no settings'}; got {setting!r}{hint}")
+            raise ValueError(f"{name} takes {', '.join(allowed) or 'no settings'}, got {setting!r}")
         if isinstance(allowed[setting], float):
             value = float(require_number(setting, value, **BOUNDS.get(setting, {})))
         elif isinstance(allowed[setting], str):

@@ -252,46 +252,32 @@ def _made(backbone: object) -> nn.Module:
 def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
     """How many features the backbone gives of an image; lazy layers get their weights.
 
-    Two images pass through a copy in each mode, so that what would end in the first step, or after an epoch of it, is refused
-    with a sentence before.  Several processes share each batch, so there an image's features must not depend on the others in it,
-    but through BatchNorm: else each process would go by its own part.
+    Several processes share each batch, so there an image's features must not depend on the others in it, but through BatchNorm:
+    else each process would go by its own part.  Raises ValueError there, and for anything but float32 features ``(N, F)``.
     """
     two = plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
-    if any(map(is_lazy, chain(backbone.parameters(), backbone.buffers()))):
-        modes = {part: part.training for part in backbone.modules()}
-        try:
-            _passed(backbone.eval(), two)
-        finally:
-            for part, mode in modes.items():
-                part.training = mode
-    learning = copied(backbone)
-    if not learning.training:
-        learning.train()
-    found = [_passed(net, two).shape[1] for net in (copied(backbone).eval(), learning)]
-    if found[0] != found[1]:
-        raise ValueError(
-            f"backbone must give as many features in both modes, got {found[0]}, and {found[1]} in training"
-        )
+    net = backbone if any(map(is_lazy, chain(backbone.parameters(), backbone.buffers()))) else copied(backbone)
+    modes, got = {part: part.training for part in net.modules()}, f"images {two.dtype} {tuple(two.shape)}"
+    try:
+        found = net.eval()(two)
+    except Exception as error:  # whatever a network of the caller's may raise
+        raise ValueError(f"backbone can't take {got}: {error}") from error
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(two) or found.dtype != two.dtype:
+        form = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"backbone must map {got} to float32 features ({len(two)}, F), got {form}")
     if "WORLD_SIZE" in os.environ:
-        for part in learning.modules():
+        alone = copied(backbone)
+        if not alone.training:
+            alone.train()
+        for part in alone.modules():
             part.training = part.training and not isinstance(part, _NormBase | BatchNorm)
         rows = []
         for others in (two, torch.stack([two[0], -two[1]])):
             torch.manual_seed(0)
-            rows.append(learning(others)[0])
+            rows.append(alone(others)[0])
         if not torch.allclose(rows[0], rows[1], rtol=1e-3, atol=1e-3 * float(rows[0].abs().max())):
             raise ValueError("backbone must treat images one by one, but for BatchNorm, where processes share a batch")
-    return found[0]
-
-
-def _passed(backbone: nn.Module, two: Tensor) -> Tensor:
-    """The features of two images; raises ValueError with a sentence for anything but float32 ``(2, F)``."""
-    mode = f"images {tuple(two.shape)} in {'training' if backbone.training else 'evaluation'} mode"
-    try:
-        found = backbone(two)
-    except Exception as error:  # whatever a network of the caller's may raise
-        raise ValueError(f"backbone can't take {two.dtype} {mode}: {error}") from error
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(two) or found.dtype != two.dtype:
-        got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"backbone must map {mode} to float32 features ({len(two)}, F), got {got}")
-    return found
+    return found.shape[1]

@@ -202,7 +202,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         ({"backbone": "resnet50"}, "backbone must be a torch.nn.Module"),
         ({"backbone": nn.Flatten()}, "backbone must have parameters"),
         ({"backbone": nn.Conv2d(1, 4, 3)}, r"to float32 features \(2, F\)"),
-        ({"backbone": small().double()}, "backbone can't take torch.float32 images"),
+        ({"backbone": small().double()}, "backbone can't take images torch.float32"),
         ({"method": "simcrl"}, "did you mean simclr"),
         ({"dataset": "stl10"}, "dataset can't be set here"),
         ({"loss": "vicreg"}, "there is no setting loss"),
@@ -212,30 +212,6 @@ def test_what_cannot_be_trained_is_refused() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=sentence):
             pretrain(**{"images": DIGITS, "backbone": small, **SMALL, **arguments})
-
-
-class Two(nn.Module):
-    """A network with fewer features in training mode; it counts what it has seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = small()
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen += len(x)
-        return self.net(x)[:, : 5 if self.training else 8]
-
-
-def test_what_would_end_in_the_first_step_is_refused_before_it() -> None:
-    net = Two().eval()
-    net.net[1].train()
-    before = [(part.training, [held.clone() for held in part.buffers()]) for part in net.modules()]
-    with pytest.raises(ValueError, match="got 8, and 5 in training"):
-        pretrain(DIGITS, net, **SMALL)
-    for part, (mode, held) in zip(net.modules(), before, strict=True):
-        assert part.training == mode
-        assert all(torch.equal(now, old) for now, old in zip(part.buffers(), held, strict=True))
 
 
 def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:

@@ -97,7 +97,7 @@ def test_noise_and_new_predictors_come_between_epochs(tmp_path: Path, data: tupl
         assert abs(rows[1]["loss"] - plain[1]["loss"]) > 1e-3
 
 
-BYOL = (
+BYOL = [
     "reset=1",
     "noise=0.1",
     "symmetric=true",
@@ -105,7 +105,7 @@ BYOL = (
     "networks.predictor_hidden=8",
     "drop_last=false",
     "batch=48",
-)
+]
 
 
 @pytest.mark.parametrize(

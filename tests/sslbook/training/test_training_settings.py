@@ -57,14 +57,14 @@ def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
     for name, value in {"seed": 7, "evaluate": 0, "probes": (3,), "capture": "compile", "epochs": 500}.items():
         assert name in (*FREE, "epochs")
         assert replace(base, **{name: value}).hash() == base.hash(), name
-    others = {
-        "dataset": "cifar10",
-        "split": "train+unlabeled",
-        "subset": 10,
-        "pipeline": "mnist",
+    others: dict = {"dataset": "cifar10", "split": "train+unlabeled", "subset": 10, "pipeline": "mnist"}
+    others |= {
         "networks": Networks(width=16),
+        "objective": "simple",
+        "loss_kwargs": {"stop_gradient": False},
+        "optimizer": "adam",
+        "lr": 0.5,
     }
-    others |= {"objective": "simple", "loss_kwargs": {"stop_gradient": False}, "optimizer": "adam", "lr": 0.5}
     others |= {"betas": (0.5, 0.5), "weight_decay": 0.1, "schedule": "released", "batch": 64, "shuffle": False}
     others |= {"drop_last": True, "noise": 0.1, "precision": "float32", "own": {"images": "a"}, "momentum": 0.5}
     others |= {"ema": 0.5, "ema_end": 1.0, "reset": 3, "symmetric": True, "predictor_lr": 10.0}
