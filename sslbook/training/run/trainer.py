@@ -162,12 +162,11 @@ def train(
                 state.restore(found, folder)
                 step.precision = getattr(torch, state.precision)  # where it is ``auto``, it stays what it was
                 missed = [row["epoch"] for row in state.rows if row["epoch"] in probes and row.get("linear") is None]
-                why = f"past the {end} of this run"
-                if missed and evaluated and state.step <= end:
-                    why = f"without the linear protocol after epoch {missed[0]}"
                 if state.step > end or (missed and evaluated):
-                    anew = "choose another folder, or begin anew with --again"
-                    raise Refused(f"the checkpoint in {folder} is at step {state.step}, {why}: {anew}")
+                    lacks = f"without the linear protocol after epoch {missed[0]}" if missed else ""
+                    why = lacks or f"past the {end} of this run"
+                    begin = "choose another folder, or begin anew with --again"
+                    raise Refused(f"the checkpoint in {folder} is at step {state.step}, {why}: {begin}")
             elif first and not resume:
                 checkpoints.clear(folder)
             steps = distributed.gather(torch.tensor([state.step], device=place)).unique().tolist()
@@ -183,14 +182,11 @@ def train(
                 writer = SummaryWriter(str(folder / checkpoints.CURVES), purge_step=start + 1)
         except Refused:
             raise
-        except (
-            ValueError
-        ) as error:  # what is found out before the first step; in the loop it is an error of the program
+        except ValueError as error:  # found out before the first step; in the loop it is an error of the program
             raise Refused(str(error)) from error
         # where the result comes from, as it is now: the checkout may be another one by the end
-        origin: dict[str, Any] = {"device": device_name(place), "torch": torch.__version__}
-        origin |= {"sslbook": sslbook.__version__, "commit": commit()}
-        origin |= {"capture": step.capture, "processes": distributed.world()}
+        origin: dict[str, Any] = {"device": device_name(place), "torch": torch.__version__, "commit": commit()}
+        origin |= {"sslbook": sslbook.__version__, "capture": step.capture, "processes": distributed.world()}
         if backbone is not None:
             origin |= {"data": images.name, "images": len(images), "backbone": str(backbone[0])}
         bar = None if silent or tqdm is None else tqdm(total=last, initial=start, desc=name, unit="step", disable=None)
