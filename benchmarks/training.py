@@ -32,9 +32,8 @@ from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
 from sslbook.training.presets.papers import SMALL, simclr_settings
 from sslbook.training.run.data import make_batches
-from sslbook.training.run.optim import make_optimizer
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import layout_of, make_step
+from sslbook.training.run.step import layout_of, make_optimizer, make_step
 from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -88,14 +87,11 @@ class Pipeline:
         for name in ("flip", "jitter_probability", "grey", "blur"):
             require_number(name, getattr(self, name), least=0, most=1)
         for name in ("scale", "ratio", "jitter", "blur_sigma", "mean", "std"):
-            parts = getattr(self, name) if isinstance(getattr(self, name), tuple | list) else (None,)
-            if any(not isinstance(part, int | float) or not math.isfinite(part) for part in parts):
-                raise ValueError(f"{name} must be a tuple of finite numbers, got {getattr(self, name)!r}")
-            object.__setattr__(self, name, tuple(parts))
-        for name, high in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
-            if len(found := getattr(self, name)) != 2 or not 0 < found[0] <= found[1] <= high:
-                top = "" if high == math.inf else f", the second at most {high:g}"
-                raise ValueError(f"{name} must be two numbers above 0 in increasing order{top}, got {found}")
+            parts = getattr(self, name) if isinstance(getattr(self, name), tuple | list) else (getattr(self, name),)
+            object.__setattr__(self, name, tuple(require_number(name, part) for part in parts))
+        for name, most in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
+            if len(ends := getattr(self, name)) != 2 or not 0 < ends[0] <= ends[1] <= most:
+                raise ValueError(f"{name} must be two numbers in order, above 0 and at most {most:g}, got {ends}")
         if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
             wanted = "four strengths of at least 0, of brightness, contrast, saturation and hue, the last at most 0.5"
             raise ValueError(f"jitter must be {wanted}, got {self.jitter}")
@@ -128,9 +124,7 @@ def draws(count: int, seed: int, step: int, view: int) -> Tensor:
     Row i does not depend on ``count``, nor any on the pipeline, so that two can be compared image by image.  With several
     processes, each takes its rows of the global batch's.
     """
-    count = require_whole("count", count, least=1)
-    numbers = {"seed": seed, "step": step, "view": view}
-    whole = [require_whole(name, value, least=0) for name, value in numbers.items()]
+    whole = [require_whole(name, n, least=0) for name, n in {"seed": seed, "step": step, "view": view}.items()]
     key = np.random.SeedSequence([*whole, *b"augment"])
     return torch.from_numpy(np.random.Generator(np.random.Philox(key)).random((count, NUMBERS), dtype=np.float32))
 
@@ -146,8 +140,6 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
     the jitter that it uses; this saves a tenth of the time, and an eighth on images of 96 by 96.
     """
     _require_pixels(pixels, pipeline)
-    if draws.shape != (len(pixels), NUMBERS):
-        raise ValueError(f"draws must be ({len(pixels)}, {NUMBERS}), a row an image, got {tuple(draws.shape)}")
     plan = _plan(draws.to(pixels.device, non_blocking=True), pipeline, *pixels.shape[2:])
     if pixels.device.type != "cpu" or torch.compiler.is_compiling():
         return _view(pixels, pipeline, plan)
@@ -164,7 +156,7 @@ def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int 
     """Return one random view of each image, as float32 ``(B, C, size, size)`` from pixels ``(B, C, H, W)``.
 
     It depends only on the pixels, ``seed``, ``step`` (the batch's number) and ``view`` (the view's number).  Pixels are uint8, or
-    floating in [0, 1]; raises ValueError for others, and TypeError for what is no tensor or no :class:`Pipeline`.
+    floating in [0, 1]; raises ValueError for others, and TypeError for what is no :class:`Pipeline`.
 
     >>> images = torch.zeros(8, 3, 32, 32, dtype=torch.uint8)
     >>> random_view(images, PIPELINES["cifar10"], seed=1, view=0).shape
@@ -197,18 +189,21 @@ def _plan(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Plan:
     """A few numbers an image, for the whole batch at once; only what touches every pixel goes chunk by chunk."""
     low, high = pipeline.blur_sigma
     sigma = low + (high - low) * numbers[:, SIGMA]
+    offset = torch.arange(pipeline.blur_kernel, device=sigma.device, dtype=torch.float32) - pipeline.blur_kernel // 2
+    bell = (-0.5 * (offset / sigma.float()[:, None]).square()).exp()
     return Plan(
         *boxes(numbers[:, :CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio),
         numbers[:, FLIP] < pipeline.flip,
         *jitter_of(numbers[:, JITTER], pipeline.jitter, pipeline.jitter_probability),
         numbers[:, GREY] < pipeline.grey,
-        _taps(sigma, pipeline.blur_kernel, numbers[:, BLUR] < pipeline.blur),
+        torch.where(
+            (numbers[:, BLUR] < pipeline.blur)[:, None], bell / bell.sum(1, keepdim=True), (offset == 0).float()
+        ),
     )
 
 
-def _view(
-    pixels: Tensor, pipeline: Pipeline, plan: Plan, *, out: Tensor | None = None, ordered: bool = False
-) -> Tensor:
+def _view(pixels: Tensor, pipeline: Pipeline, plan: Plan, out: Tensor | None = None, ordered: bool = False) -> Tensor:
+    """The view of each image that a plan says, in levels until the end; ordered: as :func:`jitter_` has it."""
     rows = weights(plan.top, plan.height, pixels.shape[2], pipeline.size)
     columns = weights(plan.left, plan.width, pixels.shape[3], pipeline.size, plan.mirror)
     colour = pixels.shape[1] == 3
@@ -216,11 +211,12 @@ def _view(
     if pixels.dtype != torch.uint8:
         view *= LEVELS
     if any(pipeline.jitter):
-        view = jitter_(
-            view, Jitter(plan.blends, plan.turn, plan.before), hue=colour and pipeline.jitter[3] > 0, ordered=ordered
-        )
+        hue = colour and pipeline.jitter[3] > 0
+        view = jitter_(view, plan.blends, plan.turn, plan.before, hue=hue, ordered=ordered)
     if pipeline.grey and colour:
-        view = _grey_(view, plan.grey)
+        share = plan.grey.float()[:, None, None, None]
+        shift = grey(view).mul_(share)  # before the images change
+        view.mul_(1 - share).add_(shift)
     if pipeline.blur:
         view = blur(view, plan.kernels)
     return _normalised(view, pipeline, out)
@@ -249,12 +245,9 @@ def _normalised(levels: Tensor, pipeline: Pipeline, out: Tensor | None = None) -
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
     if not isinstance(pipeline, Pipeline):
         raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {pipeline!r}")
-    if not isinstance(pixels, Tensor) or not pixels.ndim:
-        raise TypeError(f"pixels must be a torch tensor (B, C, H, W), got {reprlib.repr(pixels)}")
-    if not len(pixels):
-        raise ValueError("pixels must hold one image or more, got none")
-    if pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
-        raise ValueError(f"pixels must be (B, C, H, W) of 1 or 3 channels, got {tuple(pixels.shape)}")
+    if not isinstance(pixels, Tensor) or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or not len(pixels):
+        found = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
+        raise ValueError(f"pixels must be a tensor (B, C, H, W) of 1 or 3 channels and B > 0, got {found}")
     if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
         raise ValueError(f"pixels must be uint8, or floating in [0, 1], got {pixels.dtype}")
     if len(pipeline.mean) not in (0, pixels.shape[1]):
@@ -262,23 +255,6 @@ def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
 
 
 # --- colour jitter ---------------------------------------------------------------------------------------------------
-
-
-class Jitter(NamedTuple):
-    """What each image of a batch undergoes: its own factors in its own order, clamped to the range of levels after each step.
-
-    Brightness, contrast and saturation of Pillow's ``ImageEnhance`` are one operation: x becomes ``f x + (1 - f) g``, where g is 0,
-    the mean of the grey image (rounded to a level), or the grey image.  Which comes when differs from image to image, and a batched
-    program takes the same steps for all.  So hue is turned once, with three slots ahead of it and three behind, and a slot that an
-    image does not use has f = 1.
-
-    blends: ``(B, 6, 3)``, for each slot the share of the image, of its grey image, and of its mean grey.  turn: ``(B,)``, of the
-    hue, in turns.  before: ``(B,)``, how many slots ahead of hue it uses; -1 for no jitter.
-    """
-
-    blends: Tensor
-    turn: Tensor
-    before: Tensor
 
 
 # For each of the 24 orders, the three kinds without hue, and the place of hue.  Each column is packed into one number, 2 bits an
@@ -304,39 +280,49 @@ def factors_of(numbers: Tensor, strengths: Sequence[float], probability: float) 
     return change + (torch.arange(len(changes), device=change.device) != HUE)  # without jitter, 1 and no turn
 
 
-def jitter_of(numbers: Tensor, strengths: Sequence[float], probability: float) -> Jitter:
-    """The jitter that uniform numbers ``(B, JITTER_NUMBERS)`` give; see `order_of` and `factors_of`."""
+def jitter_of(numbers: Tensor, strengths: Sequence[float], probability: float) -> tuple[Tensor, Tensor, Tensor]:
+    """What each image of a batch undergoes, by uniform numbers ``(B, JITTER_NUMBERS)``: its own factors in its own order.
+
+    Brightness, contrast and saturation of Pillow's ``ImageEnhance`` are one operation: x becomes ``f x + (1 - f) g``, where g is 0,
+    the mean of the grey image (rounded to a level), or the grey image.  Which comes when differs from image to image, and a batched
+    program takes the same steps for all.  So hue is turned once, with three slots ahead of it and three behind, and a slot that an
+    image does not use has f = 1.
+
+    Returns the blends, ``(B, 6, 3)``, for each slot the share of the image, of its grey image, and of its mean grey; the turn of
+    the hue, ``(B,)``, in turns; and how many slots ahead of hue are used, ``(B,)``, -1 for no jitter.
+    """
     shift = 2 * order_of(numbers)
-    kinds, places = torch.stack([torch.bitwise_right_shift(column, shift) & 3 for column in _PACKED], 1).split(
-        [3, 1], 1
-    )
+    read = torch.stack([torch.bitwise_right_shift(column, shift) & 3 for column in _PACKED], 1)
+    kinds, places = read.split([3, 1], 1)
     factors = factors_of(numbers, strengths, probability)
     used = factors[:, :HUE].gather(1, kinds)
     slot = torch.arange(3, device=numbers.device)
     f = torch.cat([torch.where(slot < places, used, 1), torch.where(slot < places, 1, used)], 1)
     rest, kinds = 1 - f, kinds.repeat(1, 2)
     blends = torch.stack([f, torch.where(kinds == SATURATION, rest, 0), torch.where(kinds == CONTRAST, rest, 0)], 2)
-    before = torch.where(numbers[:, 0] < probability, places[:, 0], -1)
-    return Jitter(blends, factors[:, HUE], before)
+    return blends, factors[:, HUE], torch.where(numbers[:, 0] < probability, places[:, 0], -1)
 
 
-def jitter_(images: Tensor, what: Jitter, *, hue: bool = True, ordered: bool = False) -> Tensor:
-    """In place, the images ``(B, C, H, W)`` in levels after their jitter.
+def jitter_(
+    images: Tensor, blends: Tensor, turn: Tensor, before: Tensor, *, hue: bool = True, ordered: bool = False
+) -> Tensor:
+    """In place, the images ``(B, C, H, W)`` in levels after their jitter, as :func:`jitter_of` gives it.
 
-    hue: whether to turn it, which takes three channels.  ordered: that ``what.before`` decreases from image to image, so that a
-    slot may leave out the images which do not use it.  The result is the same; where the slots end is read from the device.
+    They are clamped to the range of levels after each step.  hue: whether to turn it, which takes three channels.
+    ordered: that ``before`` decreases from image to image, so that a slot may leave out the images which do not use it.  The
+    result is the same; where the slots end is read from the device.
     """
     starts, ends, jittered = [0, 0, 0], [len(images)] * 3, len(images)
     if ordered:
-        *ends, jittered = (what.before > torch.tensor([[0], [1], [2], [-1]])).sum(1).tolist()
+        *ends, jittered = (before > torch.tensor([[0], [1], [2], [-1]])).sum(1).tolist()
         starts = ends
     for slot in range(3):
-        blend_(images[: ends[slot]], what.blends[: ends[slot], slot])
+        blend_(images[: ends[slot]], blends[: ends[slot], slot])
     if hue:
-        turn_hue_(images[:jittered], what.turn[:jittered])
+        turn_hue_(images[:jittered], turn[:jittered])
     for slot in range(3):
         used = slice(starts[slot], jittered)
-        blend_(images[used], what.blends[used, 3 + slot])
+        blend_(images[used], blends[used, 3 + slot])
     return images
 
 
@@ -355,13 +341,6 @@ def grey(images: Tensor) -> Tensor:
         return images.clone()
     red, green, blue = images.unbind(1)
     return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])[:, None]
-
-
-def _grey_(images: Tensor, chosen: Tensor) -> Tensor:
-    """In place, the grey image in every channel where ``chosen (B,)``."""
-    share = chosen.float()[:, None, None, None]
-    shift = grey(images).mul_(share)  # before the images change
-    return images.mul_(1 - share).add_(shift)
 
 
 def turn_hue_(images: Tensor, turns: Tensor) -> Tensor:
@@ -422,10 +401,9 @@ def boxes(numbers: Tensor, height: int, width: int, scale: tuple[float, float], 
         central_width = round(height * max(ratio))
     h = torch.where(some, tall.gather(1, first)[:, 0], central_height)
     w = torch.where(some, wide.gather(1, first)[:, 0], central_width)
-    top = torch.where(
-        some, torch.minimum((u[:, -2] * (height - h + 1)).floor(), height - h), (height - h).div(2).floor()
-    )
-    left = torch.where(some, torch.minimum((u[:, -1] * (width - w + 1)).floor(), width - w), (width - w).div(2).floor())
+    down, right = height - h, width - w
+    top = torch.where(some, torch.minimum((u[:, -2] * (down + 1)).floor(), down), down.div(2).floor())
+    left = torch.where(some, torch.minimum((u[:, -1] * (right + 1)).floor(), right), right.div(2).floor())
     return Boxes(top, left, h, w)
 
 
@@ -454,13 +432,6 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     across = torch.bmm(images.float().reshape(count, channels * height, width), columns.mT)
     every = rows[:, None].expand(count, channels, size, height).reshape(count * channels, size, height)
     return torch.bmm(every, across.view(count * channels, height, size)).view(count, channels, size, size)
-
-
-def _taps(sigma: Tensor, kernel: int, applied: Tensor) -> Tensor:
-    """The kernels ``(B, kernel)`` of widths ``sigma (B,)``, in pixels; a single tap of 1 where a blur is not ``applied (B,)``."""
-    offset = torch.arange(kernel, device=sigma.device, dtype=torch.float32) - kernel // 2
-    bell = (-0.5 * (offset / sigma.float()[:, None]).square()).exp()
-    return torch.where(applied[:, None], bell / bell.sum(1, keepdim=True), (offset == 0).float())
 
 
 def blur(images: Tensor, kernels: Tensor) -> Tensor:

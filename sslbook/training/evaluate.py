@@ -11,21 +11,16 @@ for the way; the linear protocol is for the end.
 from __future__ import annotations
 
 import math
-import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere, copied, default_device_of, seeded
-from sslbook._check import (
-    require_classes,
-    require_floating,
-    require_number,
-    require_whole,
-)
+from sslbook._check import require_classes, require_floating, require_number, require_whole
 from sslbook.images.datasets import Dataset
 from sslbook.training.augment import Pipeline, plain
 
@@ -50,19 +45,6 @@ class LinearAccuracy:
     final: float
     best: float
     curve: tuple[float, ...] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Report:
-    """Accuracies in [0, 1], and the effective rank of the test images' representations.
-
-    ``linear_final`` and ``linear_best`` are None where the linear protocol did not run.
-    """
-
-    knn: float
-    linear_final: float | None
-    linear_best: float | None
-    rank: float
 
 
 def epochs_between(trained: int, evaluated: int) -> int:
@@ -99,16 +81,12 @@ def embed(
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(f"dataset must be a Dataset, which read_images makes of images, got {type(dataset).__name__}")
-    if not isinstance(pipeline, Pipeline):
-        raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}")
-    if not len(dataset):
-        raise ValueError("dataset must hold one image or more, got none")
     batch = require_whole("batch", batch, least=1)
     weights = next(features.parameters(), None) if isinstance(features, nn.Module) else None
     features = copied(features).eval() if isinstance(features, nn.Module) else features
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
-    for start in range(0, len(dataset.pixels), batch):
-        images = plain(dataset.pixels[start : start + batch].to(place, non_blocking=True), pipeline)
+    for pixels in dataset.pixels.split(batch):
+        images = plain(pixels.to(place, non_blocking=True), pipeline)
         with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"), default_device_of(images):
             parts.append(features(images if weights is None else images.to(weights.dtype)).float())
     return torch.cat(parts)
@@ -142,7 +120,7 @@ def knn_accuracy(
     cosine of the nearest neighbour.  At a small ``temperature`` :math:`\tau`, only the nearest neighbour counts.
     The features are ``(N, F)`` and ``(M, F)``, and the labels ``(N,)`` and ``(M,)``, all on one device.
 
-    Raises TypeError unless the features have one floating dtype and the labels an integer dtype.  Raises ValueError for
+    Raises TypeError unless the features have a floating dtype and the labels an integer dtype.  Raises ValueError for
     shapes that don't fit, empty sets, features that aren't finite, an unlabelled image, or a ``k`` outside ``1 .. N``.
 
     >>> directions, labels = torch.eye(3), torch.tensor([0, 1, 2])
@@ -195,59 +173,41 @@ def linear_probe(
     batch = require_whole("batch", batch, least=1)
     lr = require_number("lr", lr, above=0)
     weight_decay = require_number("weight_decay", weight_decay, least=0)
-    seed = require_whole("seed", seed, least=0)
-    x, y = _standardised(train_features, test_features)
-    fitted = _fit(x, labels, classes, epochs, batch, lr, weight_decay, seed)
-    curve = [((y @ weights).argmax(1) == truth).double().mean() for weights in fitted]
-    accuracies = torch.stack(curve).tolist()
-    return LinearAccuracy(accuracies[-1], max(accuracies), tuple(accuracies))
+    # Both by the training images' mean and deviation, with a column of ones; what never varies is only centred.
+    train, test = train_features.double(), test_features.double()
+    centre, spread = train.mean(0), train.std(0, correction=0)
+    spread[spread <= 1e-6 * centre.abs()] = 1  # a constant and the last places of float32, which are 1.2e-7 apart
+    x, y = (F.pad(((part - centre) / spread).float(), (0, 1), value=1.0) for part in (train, test))
 
-
-@torch.no_grad()
-def _fit(
-    x: Tensor, labels: Tensor, classes: int, epochs: int, batch: int, lr: float, weight_decay: float, seed: int
-) -> Iterator[Tensor]:
-    """The weights ``(F + 1, classes)`` after each epoch, of inputs ``(N, F + 1)`` and labels ``(N,)``; one tensor, moving.
-
-    The gradient of the mean cross-entropy, ``x^T (softmax(x W) - onehot) / batch``, is written out: these steps are so small that
-    automatic differentiation would double their time.
-    """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(require_whole("seed", seed, least=0))
     bound = 1 / math.sqrt(x.shape[1] - 1)
     start = torch.empty(x.shape[1], classes, dtype=x.dtype).uniform_(-bound, bound, generator=generator)
     weights = torch.nn.Parameter(start.to(x))
     optimizer = torch.optim.Adam([weights], lr=lr, weight_decay=weight_decay, fused=True)
-    less = x.new_full((1, 1), -1.0).expand(batch, 1)
+    less, right = x.new_full((1, 1), -1.0).expand(batch, 1), []
     for _ in range(epochs):
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for inputs, targets in zip(x[order].split(batch), labels[order, None].split(batch), strict=True):
+            # x^T (softmax(x W) - onehot) / batch, written out: automatic differentiation would double these small steps' time
             excess = torch.softmax(inputs @ weights, dim=1).scatter_add_(1, targets, less)
             weights.grad = (inputs.T @ excess).div_(len(inputs))
             optimizer.step()
-        yield weights
-
-
-def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Both by the training images' mean and deviation, in float32, with a column of ones; what never varies is only centred."""
-    train, test = train.double(), test.double()
-    centre, spread = train.mean(0), train.std(0, correction=0)
-    spread[spread <= 1e-6 * centre.abs()] = 1  # a constant and the last places of float32, which are 1.2e-7 apart
-    x, y = (F.pad(((part - centre) / spread).float(), (0, 1), value=1.0) for part in (train, test))
-    return x, y
+        right.append(((y @ weights).argmax(1) == truth).double().mean())
+    curve = torch.stack(right).tolist()
+    return LinearAccuracy(curve[-1], max(curve), tuple(curve))
 
 
 def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
     """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur."""
     require_floating(train_features=train, test_features=test)
-    if train.dtype != test.dtype:
-        raise TypeError(f"train_features and test_features must have one dtype, got {train.dtype} and {test.dtype}")
-    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or not (train.numel() and test.numel()):
+    if train.ndim != 2 or train.shape[1:] != test.shape[1:] or not (train.numel() and test.numel()):
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
         raise ValueError(f"train_features and test_features must be (N, F) and (M, F), each at least 1, got {shapes}")
     for name, features, classes in (("train_labels", train, labels), ("test_labels", test, truth)):
         require_classes(name, classes)
-        if classes.shape != features.shape[:1]:
-            raise ValueError(f"{name} must hold a class for each of {len(features)} images, got {tuple(classes.shape)}")
+        if classes.shape != features.shape[:1] or (least := int(classes.min())) < 0:
+            found = f"shape {tuple(classes.shape)}" if classes.shape != features.shape[:1] else f"a class of {least}"
+            raise ValueError(f"{name} must hold a class, from 0 on, for each of {len(features)} images, got {found}")
     _require_finite(train_features=train, test_features=test)
     found, numbers = torch.cat([labels.long(), truth.long()]).cpu().unique(return_inverse=True)
     labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])
@@ -263,18 +223,18 @@ def report(
     *,
     linear: bool = False,
     seed: int = 0,
-) -> Report:
-    """Nearest neighbours and rank, and with ``linear`` the linear protocol as well.
+) -> dict[str, Any]:
+    """Accuracies in [0, 1], ``knn``, ``linear`` and ``linear_best``, and ``rank``, that of the test images' representations.
 
-    The 200 nearest training images vote, or all where there are fewer.
+    The 200 nearest training images vote, or all where there are fewer.  The linear protocol is None unless ``linear``.
     Raises ValueError for an image without a label, and where representations are no finite numbers.
     """
     features, tests = (embed(encoder, part, pipeline, device) for part in (train, test))
     both = features, train.labels.to(device), tests, test.labels.to(device)
-    accuracy = knn_accuracy(*both, k=min(200, len(features)))
-    probe = linear_probe(*both, seed=seed) if linear else None
     rank = effective_rank(tests, RESOLUTION if features.device.type == "cuda" else None).item()
-    return Report(accuracy, None if probe is None else probe.final, None if probe is None else probe.best, rank)
+    row: dict[str, Any] = {"knn": knn_accuracy(*both, k=min(200, len(features))), "rank": rank}
+    probe = linear_probe(*both, seed=seed) if linear else None
+    return row | {"linear": probe and probe.final, "linear_best": probe and probe.best}
 
 
 # --- how many directions representations take ------------------------------------------------------------------------

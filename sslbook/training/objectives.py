@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere
-from sslbook._check import nearest, require_number, require_one_of
+from sslbook._check import require_number, require_one_of
 from sslbook.losses import batch, pairs
 from sslbook.networks.siamese import Outputs
 
@@ -97,11 +98,6 @@ def byol(outputs: Outputs, *, stop_gradient: bool = True) -> Tensor:
     return -2 * (F.cosine_similarity(p1, t2) + F.cosine_similarity(p2, t1)).mean()
 
 
-def decoupled(outputs: Outputs, *, temperature: float = 0.5) -> Tensor:
-    """`~sslbook.losses.batch.decoupled`: info_nce without the positive pair in the denominator."""
-    return batch.decoupled(torch.stack(outputs[:2], dim=1), temperature=temperature)
-
-
 def supervised_contrastive(outputs: Outputs, *, temperature: float = 0.5) -> Tensor:
     """`~sslbook.losses.batch.supervised_contrastive` of the labels in the outputs: each image must have one.
 
@@ -112,16 +108,6 @@ def supervised_contrastive(outputs: Outputs, *, temperature: float = 0.5) -> Ten
     return batch.supervised_contrastive(torch.stack(outputs[:2], dim=1), outputs.labels, temperature=temperature)
 
 
-def clip(outputs: Outputs, *, temperature: float = 0.07) -> Tensor:
-    """`~sslbook.losses.batch.clip` between the two views; CLIP learns ``temperature`` from this value on, which stays here."""
-    return batch.clip(torch.stack(outputs[:2], dim=1), temperature=temperature)
-
-
-def sigmoid_pairs(outputs: Outputs, *, scale: float = 10.0, bias: float = -10.0) -> Tensor:
-    """`~sslbook.losses.batch.sigmoid_pairs` between the two views; SigLIP learns both numbers from these on, which stay here."""
-    return batch.sigmoid_pairs(torch.stack(outputs[:2], dim=1), scale=scale, bias=bias)
-
-
 def spectral_contrastive(outputs: Outputs, *, mu: float = 1.0) -> Tensor:
     r"""`~sslbook.losses.batch.spectral_contrastive` of embeddings of norm :math:`\sqrt\mu`, as its authors train with it.
 
@@ -130,22 +116,28 @@ def spectral_contrastive(outputs: Outputs, *, mu: float = 1.0) -> Tensor:
     return batch.spectral_contrastive(math.sqrt(mu) * pairs.unit(torch.stack(outputs[:2], dim=1)))
 
 
-def barlow_twins(outputs: Outputs, *, weight: float = 5e-3) -> Tensor:
-    """`~sslbook.losses.batch.barlow_twins`; ``weight`` is that of the correlations between different coordinates."""
-    return batch.barlow_twins(torch.stack(outputs[:2], dim=1), weight=weight)
+OF_BATCH: dict[str, dict[str, Any]] = {
+    "decoupled": {"temperature": 0.5},
+    "clip": {"temperature": 0.07},
+    "sigmoid_pairs": {"scale": 10.0, "bias": -10.0},
+    "barlow_twins": {"weight": 5e-3},
+    "vicreg": {"variance": 25.0, "invariance": 25.0, "covariance": 1.0},
+}
+"""Losses of :mod:`sslbook.losses.batch` between the two views as they are, by name, with their settings.
+
+CLIP learns the temperature, and SigLIP scale and bias, from these values on, which stay here.
+"""
 
 
-def vicreg(outputs: Outputs, *, variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Tensor:
-    """`~sslbook.losses.batch.vicreg`, with the weights of its three terms."""
-    views = torch.stack(outputs[:2], dim=1)
-    return batch.vicreg(views, variance=variance, invariance=invariance, covariance=covariance)
+def of_batch(outputs: Outputs, *, name: str, **settings: float) -> Tensor:
+    """The loss of that name in :data:`OF_BATCH`, of the views ``(N, 2, D)``."""
+    loss: Callable[..., Tensor] = getattr(batch, name)
+    return loss(torch.stack(outputs[:2], dim=1), **settings)
 
 
-_ALL: tuple[Callable[..., Tensor], ...] = (
-    *(info_nce, exact, beta, simple, soft_triplet, quadratic, byol, decoupled, supervised_contrastive),
-    *(clip, sigmoid_pairs, spectral_contrastive, barlow_twins, vicreg),
-)
-OBJECTIVES = {loss.__name__: loss for loss in _ALL}
+_WRITTEN = (info_nce, exact, beta, simple, soft_triplet, quadratic, byol, supervised_contrastive, spectral_contrastive)
+OBJECTIVES: dict[str, Callable[..., Tensor]] = {loss.__name__: loss for loss in _WRITTEN}
+OBJECTIVES |= {name: partial(of_batch, name=name) for name in OF_BATCH}
 """By name: functions of outputs, and of the settings that they take by keyword."""
 BOUNDS: dict[str, dict[str, float]] = {
     **{name: {"above": 0} for name in ("temperature", "mu")},
@@ -156,8 +148,9 @@ CHOICES = {"weights": WEIGHTS, "over": ("mean", "sum"), "form": ("released", "pr
 
 def arguments(name: object) -> dict[str, Any]:
     """What the objective of that name takes, with its defaults; nothing where there is none."""
-    loss = OBJECTIVES.get(name) if isinstance(name, str) else None
-    taken = {} if loss is None else inspect.signature(loss).parameters
+    if (name := str(name)) in OF_BATCH:
+        return dict(OF_BATCH[name])
+    taken = inspect.signature(OBJECTIVES[name]).parameters if name in OBJECTIVES else {}
     return {setting: parameter.default for setting, parameter in taken.items() if setting != "outputs"}
 
 
@@ -168,18 +161,13 @@ ARGUMENTS = frozenset(argument for name in OBJECTIVES for argument in arguments(
 def checked(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """An objective's settings, as they were given, numbers as floats.
 
-    Raises ValueError for a name or a setting that there is not, with the nearest ones, and ValueError or TypeError for a value
-    that is not allowed.
+    Raises ValueError for a name or a setting that there is not, and ValueError or TypeError for a value that is not allowed.
     """
     require_one_of("objective", name, OBJECTIVES)
     allowed, found = arguments(name), {}
-    if not isinstance(settings, Mapping):
-        raise ValueError(f"loss_kwargs must be a mapping, such as {{'temperature': 0.2}}, got {settings!r}")
     for setting, value in settings.items():
         if setting not in allowed:
-            near = [] if setting in ARGUMENTS else nearest(setting, allowed)
-            hint = f"; did you mean {near[0]!r}?" if near else f": it has no {setting}"
-            raise ValueError(f"{name} takes {', '.join(allowed) or 'no settings'}; got {setting!r}{hint}")
+            raise ValueError(f"{name} takes {', '.join(allowed) or 'no settings'}, got {setting!r}")
         if isinstance(allowed[setting], float):
             value = float(require_number(setting, value, **BOUNDS.get(setting, {})))
         elif isinstance(allowed[setting], str):
@@ -202,16 +190,12 @@ def objective(name: str, **settings: Any) -> Objective:
     >>> float(objective("byol")(Outputs(*ends, *ends, *ends[::-1])))  # predictions that are the other view's targets
     -4.0
     """
-    given = checked(name, settings)
+    given = {**arguments(name), **checked(name, settings)}
     loss = OBJECTIVES[name]
 
     def value(outputs: Outputs) -> Tensor:
-        low = {
-            part: x.float()
-            for part, x in outputs._asdict().items()
-            if x is not None and x.is_floating_point() and x.itemsize < 4
-        }
-        return loss(outputs._replace(**low), **given)
+        parts = [x.float() if x is not None and x.is_floating_point() and x.itemsize < 4 else x for x in outputs]
+        return loss(Outputs._make(parts), **given)
 
     return anywhere(value)
 

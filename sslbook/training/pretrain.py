@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import reprlib
 import sys
 import tempfile
 import warnings
@@ -124,24 +123,22 @@ def pretrain(
     >>> [row["epoch"] for row in run.rows]
     [1, 2]
     """
-    for name in ("objective", "loss", "dataset", "split", "subset", "own"):
-        if name in settings:
-            instead = "give its name as method" if name in ("objective", "loss") else "these images are your own"
-            raise ValueError(f"{name} can't be set here: {instead}, got {name}={settings[name]!r}")
-    if pipeline is not None and not isinstance(pipeline, Pipeline):
-        raise TypeError(
-            f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}; in place of "
-            "torchvision's transforms say Pipeline(32, scale=(0.5, 1), grey=0)"
-        )
+    if fixed := {"objective", "dataset", "split", "subset", "own"} & settings.keys():
+        raise ValueError(f"{min(fixed)} can't be set here: method names the objective, and the images are your own")
     if method not in METHODS and method not in OBJECTIVES:
         raise unknown("method", method, {**METHODS, **OBJECTIVES})
 
     # Images, and those whose accuracy is measured along the way.
-    data = read_images(images, labels)
-    if len(data) < 2:
-        raise ValueError("images must hold two images or more to be trained on, got 1")
-    views = pipeline or simclr_views(data)
-    tests = None if val is None else _validation(data, val)
+    data, tests = read_images(images, labels), None
+    views = simclr_views(data) if pipeline is None else pipeline
+    if val is not None:
+        whole = read_images(val, classes=data.class_names or None if isinstance(val, (str, Path)) else None)
+        tests = labelled(whole, "val")
+        if missing := len(whole) - len(tests):
+            warnings.warn(f"{missing} of the {len(whole)} images of val have no class, and are left out", stacklevel=2)
+        kinds = [(part.class_names, *part.pixels.shape[1:]) for part in (labelled(data, "images"), tests)]
+        if kinds[0] != kinds[1]:
+            raise ValueError("val must have the classes and the size of images, {}, got {}".format(*kinds))
 
     # Settings: the caller's, the method's, and this function's defaults.
     name, towers = METHODS.get(method, (method, Networks()))
@@ -163,17 +160,16 @@ def pretrain(
     with in_float32(), seeded(run.seed):
         encoder = _made(backbone)
         features = _features(encoder, data, views)
-    own = {"images": _digest(data.pixels), "shape": list(data.pixels.shape), "pipeline": asdict(views)}
-    if asks_labels(run.objective):
-        own["labels"] = _digest(data.labels)
-    run = replace(run, own=own)
-    kept = None if folder is None else _place(folder)
+    parts = {"images": data.pixels} | ({"labels": data.labels} if asks_labels(run.objective) else {})
+    own = {name: hashlib.sha256(part.contiguous().numpy().data).hexdigest() for name, part in parts.items()}
+    run = replace(run, own={**own, "shape": list(data.pixels.shape), "pipeline": asdict(views)})
     try:
         with tempfile.TemporaryDirectory() as scratch, seeded(run.seed), put_back(encoder, numbers=False):
-            _training(encoder)
+            if not encoder.training:  # else parts of it may be in evaluation mode, as the caller wants them
+                encoder.train()
             result = train(
                 run,
-                kept or Path(scratch),
+                Path(scratch) if folder is None else user_path(folder),
                 on_epoch=on_epoch,
                 data=(data, tests),
                 backbone=(encoder, features),
@@ -184,7 +180,7 @@ def pretrain(
                 name=method,
             )
     except KeyboardInterrupt:
-        left = "nothing is kept without folder=" if kept is None else "the same call goes on from the last checkpoint"
+        left = "nothing is kept without folder=" if folder is None else "the same call goes on from the last checkpoint"
         print(f"{method}: stopped; {left}", file=sys.stderr, flush=True)
         raise
     return Pretrained(encoder.eval(), views, result.rows)
@@ -242,36 +238,6 @@ def simclr_views(data: Dataset) -> Pipeline:
     return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)
 
 
-def _validation(data: Dataset, val: Any) -> Dataset:
-    """The images whose accuracy is measured along the way; raises ValueError unless both have labels of the same classes."""
-    named = data.class_names if isinstance(val, (str, Path)) and data.class_names else None
-    tests = labelled(whole := read_images(val, classes=named), "val")
-    if len(tests) < len(whole):
-        told = f"{len(whole) - len(tests)} of the {len(whole)} images of val have no class, and are left out"
-        warnings.warn(told, stacklevel=3)
-    labelled(data, "images")
-    if tests.class_names != data.class_names or tests.pixels.shape[1:] != data.pixels.shape[1:]:
-        raise ValueError(
-            f"val must have the classes and the size of images, {', '.join(data.class_names) or data.classes} and "
-            f"{tuple(data.pixels.shape[1:])}, got {', '.join(tests.class_names) or tests.classes} and "
-            f"{tuple(tests.pixels.shape[1:])}"
-        )
-    return tests
-
-
-def _place(folder: str | Path) -> Path:
-    """The run's folder, which may not be there yet."""
-    place = user_path(folder)
-    for above in (place, *place.parents):
-        if above.exists() and not above.is_dir():
-            raise ValueError(f"folder must be a folder, or the name of a new one, got {place}: {above} is a file")
-    return place
-
-
-def _digest(x: Tensor) -> str:
-    return hashlib.sha256(x.contiguous().numpy().data).hexdigest()
-
-
 def _made(backbone: object) -> nn.Module:
     """The module, or what a function makes."""
     made = backbone() if callable(backbone) and not isinstance(backbone, nn.Module) else backbone
@@ -286,28 +252,26 @@ def _made(backbone: object) -> nn.Module:
 def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
     """How many features the backbone gives of an image; lazy layers get their weights.
 
-    Two images pass through a copy in each mode, so that what would end in the first step, or after an epoch of it, is refused
-    with a sentence before.  Several processes share each batch, so there an image's features must not depend on the others in it,
-    but through BatchNorm: else each process would go by its own part.
+    Several processes share each batch, so there an image's features must not depend on the others in it, but through BatchNorm:
+    else each process would go by its own part.  Raises ValueError there, and for anything but float32 features ``(N, F)``.
     """
     two = plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
-    if any(map(is_lazy, chain(backbone.parameters(), backbone.buffers()))):
-        modes = {part: part.training for part in backbone.modules()}
-        try:
-            _passed(backbone.eval(), two, "")
-        finally:
-            for part, mode in modes.items():
-                part.training = mode
-    features = _passed(copied(backbone).eval(), two, "").shape[1]
-    for name, held in chain(backbone.named_parameters(), backbone.named_buffers()):
-        if is_lazy(held) or held.is_meta:
-            raise ValueError(f"backbone must have values everywhere, and {name} has none after two images")
-    if (other := _passed(_training(copied(backbone)), two, " in training mode").shape[1]) != features:
-        raise ValueError(
-            f"backbone must give as many features in both modes, got {features}, and {other} in training mode"
-        )
+    net = backbone if any(map(is_lazy, chain(backbone.parameters(), backbone.buffers()))) else copied(backbone)
+    modes, got = {part: part.training for part in net.modules()}, f"images {two.dtype} {tuple(two.shape)}"
+    try:
+        found = net.eval()(two)
+    except Exception as error:  # whatever a network of the caller's may raise
+        raise ValueError(f"backbone can't take {got}: {error}") from error
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(two) or found.dtype != two.dtype:
+        form = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"backbone must map {got} to float32 features ({len(two)}, F), got {form}")
     if "WORLD_SIZE" in os.environ:
-        alone = _training(copied(backbone))
+        alone = copied(backbone)
+        if not alone.training:
+            alone.train()
         for part in alone.modules():
             part.training = part.training and not isinstance(part, _NormBase | BatchNorm)
         rows = []
@@ -315,27 +279,5 @@ def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
             torch.manual_seed(0)
             rows.append(alone(others)[0])
         if not torch.allclose(rows[0], rows[1], rtol=1e-3, atol=1e-3 * float(rows[0].abs().max())):
-            raise ValueError(
-                "backbone must treat images one by one, but for BatchNorm: several processes share a batch"
-            )
-    return features
-
-
-def _training(backbone: nn.Module) -> nn.Module:
-    """In training mode, but for parts that the caller has set apart."""
-    return backbone if backbone.training else backbone.train()
-
-
-def _passed(backbone: nn.Module, two: Tensor, mode: str) -> Tensor:
-    """The features of two images; raises ValueError with a sentence for anything but float32 ``(2, F)``."""
-    shape = tuple(two.shape)
-    try:
-        found = backbone(two)
-    except Exception as error:  # whatever a network of the caller's may raise
-        kinds = sorted({str(weights.dtype) for weights in backbone.parameters()} - {str(two.dtype)})
-        more = f"; images are {two.dtype}, and it has {', '.join(kinds)}, which .float() changes" if kinds else ""
-        raise ValueError(f"backbone can't take images {shape}{mode}: {error}{more}") from error
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(two) or found.dtype != two.dtype:
-        got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"backbone must map images {shape} to float32 features ({len(two)}, F){mode}, got {got}")
-    return found
+            raise ValueError("backbone must treat images one by one, but for BatchNorm, where processes share a batch")
+    return found.shape[1]

@@ -30,12 +30,10 @@ from sslbook.networks.siamese import build, initialize
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.training.augment import PIPELINES, apply, random_view
 from sslbook.training.evaluate import report
-from sslbook.training.run.data import load_data, make_batches
-from sslbook.training.run.determinism import generator
+from sslbook.training.run.data import generator, load_data, make_batches
 from sslbook.training.run.distributed import device_of
-from sslbook.training.run.optim import learning_rate, make_optimizer
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import layout_of
+from sslbook.training.run.step import layout_of, learning_rate, make_optimizer
 from sslbook.training.run.trainer import train
 from sslchapters.records import kept, parts_folder
 from sslchapters.sweep import Study, spread
@@ -322,7 +320,7 @@ def _looked(
 def _worth(net: nn.Module, run: Run) -> dict[str, float]:
     """k-NN accuracy on all test images and effective rank, of what the lower of the two parts of a network gives."""
     found = report(net.get_submodule("0"), *load_data(run.settings), PIPELINES[run.settings.pipeline], run.device)
-    return {"knn": round(found.knn, 4), "rank": round(found.rank, 3)}
+    return {"knn": round(found["knn"], 4), "rank": round(found["rank"], 3)}
 
 
 def _full(seeds: Sequence[int]) -> dict[str, Any]:

@@ -242,10 +242,10 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
     values = {m: [None if v is None else round(v, 4) for v in column] for m, column in values.items()}
     values["epochs"] = [row["epoch"] for row in result.rows]
     values["last"] = {
-        "knn": round(last.knn, 4),
-        "linear": last.linear_final,
-        "linear_best": last.linear_best,
-        "rank": round(last.rank, 3),
+        "knn": round(last["knn"], 4),
+        "linear": last["linear"],
+        "linear_best": last["linear_best"],
+        "rank": round(last["rank"], 3),
         "axes": [round(share, 5) for share in spectrum(ends)],
         "likeness": round(float(likeness(ends)), 4),
     }

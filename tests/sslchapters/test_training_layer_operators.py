@@ -69,7 +69,7 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
         PIPELINES["digits"],
         "cpu",
     )
-    assert (looks[0]["knn"], looks[0]["rank"]) == (round(alone.knn, 4), round(alone.rank, 3))
+    assert (looks[0]["knn"], looks[0]["rank"]) == (round(alone["knn"], 4), round(alone["rank"], 3))
     assert looks[1]["seen"][0][0][1] != looks[0]["seen"][0][0][1], "the first weights see another operator"
     other = layer_operators.run_values([2], names=RUNS[:1], epochs=(2,), more=0, network=1, root=tmp_path, **FEW)  # type: ignore[arg-type]
     assert other["runs"][RUNS[0]][0][0]["knn"] == looks[1]["knn"], "the same network"

@@ -89,9 +89,8 @@ LINEAR: tuple[tuple[str, str, str, tuple[float, ...], dict[str, Any]], ...] = (
 def lines(method: str) -> Iterator[Line]:
     """The rows of "simclr" or of "byol"; those of a family differ in a number, which is in their name."""
     if method == "simclr":
-        yield from (
-            (f"simclr-{name}", f"SimCLR with {words}", table, changes) for name, words, table, changes in SIMCLR
-        )
+        for name, words, table, changes in SIMCLR:
+            yield f"simclr-{name}", f"SimCLR with {words}", table, changes
         return
     yield from PARTS
     for name, words, modes in STATISTICS:
@@ -107,12 +106,8 @@ def lines(method: str) -> Iterator[Line]:
             yield f"{name}{'' if norm else '-nobn'}-{end:g}", what, table, linear | changes
     for every, end in product((3, 5, 10, 20), (0.01, 0.02, 0.03, 0.05)):
         what = f"BYOL with a predictor on ±{end:g}, new every {every} epochs"
-        yield (
-            f"byol-small-{end:g}-reset-{every}",
-            what,
-            "B-Tab10",
-            {"predictor_range": (-end, end), "reset": every, "lr": 0.02},
-        )
+        changes = {"predictor_range": (-end, end), "reset": every, "lr": 0.02}
+        yield f"byol-small-{end:g}-reset-{every}", what, "B-Tab10", changes
 
 
 # --- what they change ------------------------------------------------------------------------------------------------
@@ -121,66 +116,27 @@ def lines(method: str) -> Iterator[Line]:
 def simclr_settings(data: str) -> Settings:
     """The released SimCLR on "cifar10", or on "stl10" with its unlabelled images; 500 epochs, probed after 100 and 300 too."""
     stl = data == "stl10"
-    return Settings(
-        dataset=data,
-        split="train+unlabeled" if stl else "train",
-        pipeline=data,
-        networks=Networks(stem="stl" if stl else "cifar"),
-        loss_kwargs=TAU,
-        lr=1e-3 if stl else 1e-2,
-        epochs=EPOCHS[-1],
-        probes=EPOCHS,
-    )
+    split, stem, lr = ("train+unlabeled", "stl", 1e-3) if stl else ("train", "cifar", 1e-2)
+    images: dict[str, Any] = {"dataset": data, "split": split, "pipeline": data, "networks": Networks(stem=stem)}
+    return Settings(**images, loss_kwargs=TAU, lr=lr, epochs=EPOCHS[-1], probes=EPOCHS)
 
 
 def byol_settings(simclr: Settings) -> Settings:
     """The released BYOL, but for its symmetric predictor, on the images and with the encoder of ``simclr``; 100 epochs."""
-    return replace(
-        simclr,
-        networks=replace(simclr.networks, predictor=2, target="ema", target_init="own"),
-        objective="byol",
-        loss_kwargs={},
-        optimizer="sgd",
-        lr=0.03,
-        weight_decay=4e-4,
-        schedule="constant",
-        shuffle=True,
-        drop_last=False,
-        epochs=100,
-        probes=(100,),
-    )
+    networks = replace(simclr.networks, predictor=2, target="ema", target_init="own")
+    descent: dict[str, Any] = {"optimizer": "sgd", "lr": 0.03, "weight_decay": 4e-4, "schedule": "constant"}
+    order: dict[str, Any] = {"shuffle": True, "drop_last": False, "epochs": 100, "probes": (100,)}
+    return replace(simclr, networks=networks, objective="byol", loss_kwargs={}, **descent, **order)
 
 
-DIGITS = Settings(
-    dataset="digits",
-    pipeline="digits",
-    networks=Networks(width=8, projector_hidden=64, projector_out=32, channels=1),
-    loss_kwargs=TAU,
-    lr=5e-3,
-    schedule="cosine",
-    batch=128,
-    epochs=20,
-    shuffle=True,
-)
-DIGITS_BYOL = replace(
-    byol_settings(DIGITS),
-    optimizer="adam",  # the released SGD at a rate of 0.1 ended with an effective rank of 1.4, and k-NN at 34 %
-    lr=2e-3,
-    weight_decay=0.0,
-    batch=64,
-    ema=0.97,
-    epochs=20,
-    probes=(),
-)
-SMALL = Settings(
-    subset=5000,
-    networks=Networks(width=16),
-    loss_kwargs=TAU,
-    lr=1e-3,  # the released rate of full runs, 0.01, learns half as much in so few steps
-    schedule="constant",
-    epochs=10,
-    shuffle=True,
-)
+TINY = Networks(width=8, projector_hidden=64, projector_out=32, channels=1)
+SHORT: dict[str, Any] = {"loss_kwargs": TAU, "shuffle": True}
+DIGITS = Settings(dataset="digits", pipeline="digits", networks=TINY, lr=5e-3, schedule="cosine", epochs=20, **SHORT)
+# the released SGD at a rate of 0.1 ended with an effective rank of 1.4, and k-NN at 34 %
+ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 2e-3, "weight_decay": 0.0, "batch": 64, "ema": 0.97}
+DIGITS_BYOL = replace(byol_settings(DIGITS), **ADAM, epochs=20, probes=())
+# the released rate of full runs, 0.01, learns half as much in so few steps
+SMALL = Settings(subset=5000, networks=Networks(width=16), lr=1e-3, schedule="constant", epochs=10, **SHORT)
 
 
 @dataclass(frozen=True)
@@ -201,40 +157,21 @@ class Preset:
         return SECONDS.get(self.settings.dataset, 0.0) * more * self.settings.epochs / 60
 
     def text(self) -> str:
-        """What it is, where the released code can be read in another way, its tables, and the time."""
-        networks, lines = self.settings.networks, [f"{self.name}: {self.what}"]
-        if self.tables:
-            shows = " and ".join(f"sslbook table {table}" for table in self.tables)
-            lines.append(f"  {shows}: the paper's accuracy, beside those of finished runs.")
-        else:
-            lines.append("  The papers print no accuracy for it.")
-        if networks.predictor_range is not None and not self.settings.reset:
-            lines.append(
-                "  The released code gives the predictor this range only where it also draws it anew "
-                "(rand_pred_n_epoch > 0), which the table does not say: --set reset=10 is that reading."
-            )
-        if self.settings.objective == "byol" and networks.target is None:
-            lines.append(
-                "  The released code without EMA keeps a target tower with m = 0 and first weights of its own, "
-                "which is another run in its first step only."
-            )
-        if self.minutes:
-            lines.append(f"  {self.settings.epochs} epochs: estimated at {self.minutes:.0f} minutes on one H200.")
-        return "\n".join(lines)
+        """What it is, its tables, and the time."""
+        shows = " and ".join(f"sslbook table {table}" for table in self.tables)
+        lines = [f"{self.name}: {self.what}"]
+        lines += [f"{shows}: the paper's accuracy, beside those of finished runs."] if shows else []
+        lines += [f"{self.settings.epochs} epochs: {self.minutes:.0f} minutes on one H200."] if self.minutes else []
+        return "\n  ".join(lines)
 
 
 @cache
 def presets() -> Mapping[str, Preset]:
     """All presets by name: three small runs, and for either data set the rows of the papers' tables."""
-    digits, small = (
-        "on scikit-learn's digits, with a small network, in a minute",
-        "a small network on 5,000 images of CIFAR-10",
-    )
-    found = [
-        Preset("digits-simclr-nce", f"SimCLR with InfoNCE {digits}", DIGITS),
-        Preset("digits-byol", f"BYOL {digits}", DIGITS_BYOL),
-        Preset("cifar10-small", f"SimCLR with InfoNCE and {small}, in minutes on two CPU cores", SMALL),
-    ]
+    digits = "on scikit-learn's digits, with a small network, in a minute"
+    small = "SimCLR with InfoNCE and a small network on 5,000 images of CIFAR-10, in minutes on two CPU cores"
+    found = [Preset("digits-simclr-nce", f"SimCLR with InfoNCE {digits}", DIGITS)]
+    found += [Preset("digits-byol", f"BYOL {digits}", DIGITS_BYOL), Preset("cifar10-small", small, SMALL)]
     of_networks = {field.name for field in dataclasses.fields(Networks)}
     for (data, title), method in product(IMAGES.items(), ("simclr", "byol")):
         base = simclr_settings(data) if method == "simclr" else byol_settings(simclr_settings(data))
@@ -249,12 +186,11 @@ def presets() -> Mapping[str, Preset]:
 
 def preset_of(name: str) -> Preset:
     """A preset by its name; raises ValueError with the nearest names."""
-    known = presets()
-    if name not in known:
-        near = nearest(name, known)
+    if name not in presets():
+        near = nearest(name, presets())
         hint = f"did you mean {', '.join(near)}?" if near else "sslbook train --list shows them"
         raise ValueError(f"there is no preset {name!r}; {hint}")
-    return known[name]
+    return presets()[name]
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -333,16 +269,13 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
     >>> with_changes(SMALL, ["networks.width=32", "betas=0.9,0.99"]).betas
     (0.9, 0.99)
     """
-    top: dict[str, Any] = {}
-    networks: dict[str, Any] = {}
+    top, networks = dict[str, Any](), dict[str, Any]()
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key:
             raise ValueError(f"a change must be of the form key=value, got {change!r}")
         if key in ("networks", "loss_kwargs"):
-            raise ValueError(
-                f"{key} can't be set as a whole, but by its parts, as in networks.width=16 or temperature=0.2"
-            )
+            raise ValueError(f"{key} can't be set as a whole, but by parts: networks.width=16, or temperature=0.2")
         inside = key.startswith("networks.")
         (networks if inside else top)[key.removeprefix("networks.")] = _read(text)
     if networks:

@@ -16,11 +16,10 @@ and the step, so no state of a generator is in a checkpoint.
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,16 +92,12 @@ class State:
             told = differences(theirs.as_json(), ours.as_json())
             raise ValueError(f"{folder} holds another run ({told}); choose another folder")
         try:
-            if len(content["losses"]) != len(self.losses):
-                raise ValueError(f"an epoch of {len(content['losses'])} steps there, of {len(self.losses)} here")
-            self.losses.copy_(content["losses"])
+            self.losses.copy_(content["losses"].view(len(self.losses)))  # copy_ alone would repeat a single one
             self.model.load_state_dict(content["model"])
             self.optimizer.load_state_dict(content["optimizer"])
         except (RuntimeError, ValueError) as error:
-            why = " ".join(str(error).split())
-            raise ValueError(
-                f"{folder} holds a run of other networks or images: {why}; choose another folder"
-            ) from None
+            why = f"of other networks or images: {' '.join(str(error).split())}"
+            raise ValueError(f"{folder} holds a run {why}; choose another folder") from None
         self.precision, self.step, self.seconds = content["precision"], content["step"], content["seconds"]
         self.rows = json.loads(content["rows"])
 
@@ -120,7 +115,7 @@ class State:
         if distributed.rank() == 0:
             write_text(folder / DIVERGED, f"diverged at step {at}\n")
         kept = newest_step(folder)
-        left = "there is no checkpoint before it" if kept is None else f"the checkpoint of step {kept} stays"
+        left = f"the checkpoint of step {kept} stays" if kept else "there is no checkpoint before it"
         raise Diverged(f"{what}; {left}", at)
 
 
@@ -196,15 +191,6 @@ def clear(folder: Path) -> None:
 # --- for people and other programs -----------------------------------------------------------------------------------
 
 
-def write_log(folder: Path, rows: Sequence[Row]) -> None:
-    """All rows so far, anew: a resumed run begins again with those of its checkpoint."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(folder / LOG, text.getvalue())
-
-
 def write_result(folder: Path, state: State, origin: Mapping[str, Any]) -> None:
     """The end of a run: ``backbone.pt``, without the names of wrappers around networks in it, and ``result.json``."""
     net, plain = unwrapped(state.model.encoder), {}
@@ -217,15 +203,9 @@ def write_result(folder: Path, state: State, origin: Mapping[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(plain, buffer)
     write_bytes(folder / WEIGHTS, buffer.getvalue())
-    content = {
-        "settings": state.settings.as_json(),
-        "hash": state.settings.hash(),
-        "seed": state.settings.seed,
-        "seconds": round(state.seconds, 3),
-        "precision": state.precision,
-        **origin,
-        "rows": state.rows,
-    }
+    settings = state.settings
+    content = {"settings": settings.as_json(), "hash": settings.hash(), "seed": settings.seed}
+    content |= {"seconds": round(state.seconds, 3), "precision": state.precision, **origin, "rows": state.rows}
     write_text(folder / RESULT, json.dumps(content, indent=2) + "\n")
     (folder / DIVERGED).unlink(missing_ok=True)
 
@@ -237,8 +217,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content["rows"], list):
-            raise TypeError("rows is no list")
+        content["rows"] = list(content["rows"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not the result of a run ({error}); remove it and run again") from None
     return content

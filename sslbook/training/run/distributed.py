@@ -2,8 +2,7 @@ r"""One batch spread over several processes, exactly: loss, gradients and BatchN
 
 Each of :math:`W` processes computes the embeddings of an equal part of the batch, gathers those of all, and has the loss of the
 whole batch.  Gradients are averaged, as ``DistributedDataParallel`` does it: what is minimised is :math:`\frac1W \sum_r L_r`.  So
-the gather hands back by its adjoint: a process's rows get the *sum* of what all losses say of them.  One that kept its own
-gradient alone would have exactly the right loss and :math:`1/W` of the gradient, which is why the tests compare gradients.
+the gather hands back by its adjoint: a process's rows get the *sum* of what all losses say of them, not its own gradient alone.
 
 On GPUs, PyTorch's BatchNorm becomes its ``SyncBatchNorm``.  Any other one, for which there is none, sees the gathered batch and
 keeps its own rows of the result, which is exact whatever it does.  In a single process all this does nothing.
@@ -15,7 +14,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,8 +23,6 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Outputs
-
-T = TypeVar("T")
 
 
 def rank() -> int:
@@ -49,14 +46,13 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(world())]
-        dist.all_gather(parts, x.contiguous())
+        x = x.contiguous()
+        dist.all_gather(parts := [torch.empty_like(x) for _ in range(world())], x)
         return torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
+        dist.all_reduce(total := gradient.clone(memory_format=torch.contiguous_format))
         return total[own_rows(len(total))]
 
 
@@ -85,10 +81,9 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     gradients = [weights.grad for weights in parameters if weights.grad is not None]
     if len(gradients) < len(parameters):
         raise ValueError("parameters must all have a gradient, since the processes exchange them together")
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(flat)
-    flat /= world()
-    for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+    dist.all_reduce(flat := torch.cat([gradient.reshape(-1) for gradient in gradients]))
+    means = flat.div_(world()).split([gradient.numel() for gradient in gradients])
+    for gradient, mean in zip(gradients, means, strict=True):
         gradient.copy_(mean.view(gradient.shape))
 
 
@@ -115,8 +110,7 @@ def join(device: str | torch.device | None) -> torch.device:
     wanted = device_of(device)
     if "WORLD_SIZE" not in os.environ:
         return wanted
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    place = device_of(f"cuda:{local}") if wanted.type == "cuda" else wanted
+    place = device_of(f"cuda:{os.environ.get('LOCAL_RANK', 0)}") if wanted.type == "cuda" else wanted
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if not dist.is_initialized():
@@ -132,8 +126,7 @@ def device_of(wanted: str | torch.device | None) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= gpus):
-        there = f", of {gpus} GPUs here" if device.type == "cuda" else ""
-        raise ValueError(f"device must be cpu, cuda or cuda:N{there}, got {str(wanted)!r}")
+        raise ValueError(f"device must be cpu, cuda or cuda:N, of {gpus} GPUs here, got {str(wanted)!r}")
     return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
 
 
@@ -143,28 +136,15 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
-def of_all(here: T) -> list[T]:
-    """What each of the processes has, in their order."""
-    found = [here] * world()
-    if world() > 1:
-        dist.all_gather_object(found, here)
-    return found
-
-
 def lost_another(error: RuntimeError) -> bool:
     """Whether an exchange has failed because another process has ended, which gloo and nccl say in words alone."""
-    words = "closed by peer|reset by peer|Broken pipe|remote process exit"
-    return world() > 1 and re.search(words, str(error)) is not None
+    return world() > 1 and bool(re.search("closed by peer|reset by peer|Broken pipe|remote process exit", str(error)))
 
 
 def leave(*, together: bool = True) -> None:
-    """Take this process out of the group at the end of a run: ``together`` when all have come to it.
-
-    One that fails leaves alone: the others may be in the middle of an exchange.
-    """
-    if not (dist.is_available() and dist.is_initialized()):
-        return
-    if together:  # who is through with an exchange and gone takes it from those that have not woken from it yet
-        with contextlib.suppress(RuntimeError):
-            dist.barrier()
-    dist.destroy_process_group()
+    """Take this process out of the group at the end of a run: ``together`` when all have come to it, else alone."""
+    if dist.is_available() and dist.is_initialized():
+        if together:  # who is through with an exchange and gone takes it from those that have not woken from it yet
+            with contextlib.suppress(RuntimeError):
+                dist.barrier()
+        dist.destroy_process_group()

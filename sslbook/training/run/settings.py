@@ -53,7 +53,7 @@ class Settings:
     pipeline: a name in :data:`sslbook.training.augment.PIPELINES`.  networks: the networks' sizes and kinds.
     objective, loss_kwargs: a name in :data:`sslbook.training.objectives.OBJECTIVES`, and this objective's arguments.
     optimizer, lr, momentum, betas, weight_decay: the optimiser; ``momentum`` is for ``sgd`` and ``lars``, ``betas`` for
-    ``adam``.  schedule, warmup: "constant", "cosine" or "released" (:func:`sslbook.training.run.optim.learning_rate`),
+    ``adam``.  schedule, warmup: "constant", "cosine" or "released" (:func:`sslbook.training.run.step.learning_rate`),
     and the number of epochs in which the learning rate grows linearly before it follows the ``cosine`` schedule.
     batch: the batch size, in all processes together.  drop_last: whether to leave out a last batch that is not full.
     shuffle: whether each epoch has its own order of the images; the released SimCLR has a single one.
@@ -134,10 +134,8 @@ class Settings:
         if self.split != "train" and self.dataset != "stl10":
             raise ValueError(f"split must be train, as {self.dataset} has no images without labels, got {self.split!r}")
         if self.warmup and (self.schedule != "cosine" or self.warmup >= self.epochs):
-            raise ValueError(
-                f"warmup is for the cosine schedule, and shorter than its {self.epochs} epochs: schedule is "
-                f"{self.schedule}, got {self.warmup}"
-            )
+            where = f"the cosine schedule, and shorter than its {self.epochs} epochs"
+            raise ValueError(f"warmup is for {where}, got {self.warmup} with schedule {self.schedule}")
         if self.networks.predictor == 0 and (self.reset or self.symmetric):
             raise ValueError("reset and symmetric are for a predictor, and networks.predictor is 0")
         made["loss_kwargs"] = checked(self.objective, self.loss_kwargs)

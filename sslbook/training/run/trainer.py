@@ -9,9 +9,11 @@ a CPU, as one that was left alone.  Checkpoints are written where an epoch ends 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,20 +24,18 @@ from torch import Tensor, nn
 import sslbook
 from sslbook._ambient import anywhere, in_float32, put_back
 from sslbook._check import installing, require_whole
-from sslbook._files import commit
+from sslbook._files import commit, write_text
 from sslbook._machine import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.training.augment import Pipeline
 from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.run import checkpoints, distributed
+from sslbook.training.run.checkpoints import COLUMNS, Row, State
 from sslbook.training.run.checkpoints import Diverged as Diverged
-from sslbook.training.run.checkpoints import Row, State
-from sslbook.training.run.data import labelled, load_data, make_batches, require_fit
-from sslbook.training.run.determinism import draw_alike, generator
-from sslbook.training.run.optim import FACTOR, learning_rate, make_optimizer, target_average
+from sslbook.training.run.data import generator, labelled, load_data, make_batches, require_fit
 from sslbook.training.run.settings import Refused, Settings
-from sslbook.training.run.step import make_step
+from sslbook.training.run.step import FACTOR, learning_rate, make_optimizer, make_step, target_average
 
 try:
     from tqdm import tqdm
@@ -125,7 +125,7 @@ def train(
             require_whole(option, count, least=1)
     begun = time.monotonic()
     with in_float32(), asked_to_stop() as asked, contextlib.ExitStack() as stack:
-        with _refusing():
+        try:
             # Data: bytes, of which each step takes a batch, and images by which representations are evaluated.
             place, first = distributed.join(device), distributed.rank() == 0
             images, tests = data or load_data(settings, download=download)
@@ -161,17 +161,32 @@ def train(
             if found is not None:
                 state.restore(found, folder)
                 step.precision = getattr(torch, state.precision)  # where it is ``auto``, it stays what it was
-                _require_reachable(state, folder, end, probes if evaluated else set())
+                missed = [row["epoch"] for row in state.rows if row["epoch"] in probes and row.get("linear") is None]
+                if state.step > end or (missed and evaluated):
+                    lacks = f"without the linear protocol after epoch {missed[0]}" if missed else ""
+                    why = lacks or f"past the {end} of this run"
+                    begin = "choose another folder, or begin anew with --again"
+                    raise Refused(f"the checkpoint in {folder} is at step {state.step}, {why}: {begin}")
             elif first and not resume:
                 checkpoints.clear(folder)
-            if len(steps := set(distributed.of_all(state.step))) > 1:
-                raise Refused(f"the processes read checkpoints of steps {sorted(steps)}: all must see the same folder")
-            start, earlier, silent, gone = state.step, state.seconds, quiet or not first, False
-            writer = _curves(folder, start) if tensorboard and first else None
+            steps = distributed.gather(torch.tensor([state.step], device=place)).unique().tolist()
+            if len(steps) > 1:
+                raise Refused(f"the processes read checkpoints of steps {steps}: all must see the same folder")
+            start, earlier, silent, gone, writer = state.step, state.seconds, quiet or not first, False, None
+            if tensorboard and first:
+                try:
+                    from torch.utils.tensorboard import SummaryWriter
+                except ImportError:
+                    raise Refused(f"TensorBoard is not installed: {installing('train')}") from None
+                # points of an interrupted run after this step are not shown
+                writer = SummaryWriter(str(folder / checkpoints.CURVES), purge_step=start + 1)
+        except Refused:
+            raise
+        except ValueError as error:  # found out before the first step; in the loop it is an error of the program
+            raise Refused(str(error)) from error
         # where the result comes from, as it is now: the checkout may be another one by the end
-        origin: dict[str, Any] = {"device": device_name(place), "torch": torch.__version__}
-        origin |= {"sslbook": sslbook.__version__, "commit": commit()}
-        origin |= {"capture": step.capture, "processes": distributed.world()}
+        origin: dict[str, Any] = {"device": device_name(place), "torch": torch.__version__, "commit": commit()}
+        origin |= {"sslbook": sslbook.__version__, "capture": step.capture, "processes": distributed.world()}
         if backbone is not None:
             origin |= {"data": images.name, "images": len(images), "backbone": str(backbone[0])}
         bar = None if silent or tqdm is None else tqdm(total=last, initial=start, desc=name, unit="step", disable=None)
@@ -187,8 +202,12 @@ def train(
                             model.reset_predictor(generator(settings.seed, "predictor", epoch))
                         if epoch and settings.noise:
                             model.blend_noise(settings.noise, generator(settings.seed, "noise", epoch))
-                    if backbone is not None:
-                        draw_alike(settings.seed, state.step, place)  # for its dropout
+                    if backbone is not None:  # its dropout draws from PyTorch's own generators
+                        number = state.step * distributed.world() + distributed.rank()
+                        chosen = generator(settings.seed, "step", number).initial_seed()
+                        torch.default_generator.manual_seed(chosen)
+                        if place.type == "cuda":
+                            torch.cuda.manual_seed(chosen)
                     rate = learning_rate(settings, state.step, batches.per_epoch)
                     for group in optimizer.param_groups:
                         group["lr"] = rate * group.get(FACTOR, 1.0)
@@ -213,13 +232,14 @@ def train(
                         row["images_per_second"] = round((now - epoch_from) * settings.batch / seconds, 1)
                     probe = epoch in probes
                     if first and evaluated is not None and (probe or (every and epoch % every == 0)):
-                        seen = report(model.encoder, *evaluated, step.pipeline, place, linear=probe, seed=settings.seed)
-                        row |= {"knn": seen.knn, "rank": seen.rank}
-                        row |= {"linear": seen.linear_final, "linear_best": seen.linear_best}
+                        row |= report(model.encoder, *evaluated, step.pipeline, place, linear=probe, seed=settings.seed)
                     state.seconds = earlier + time.monotonic() - begun
                     state.rows.append(row | {"seconds": round(state.seconds, 3)})
                     if first:
-                        checkpoints.write_log(folder, state.rows)
+                        log = csv.DictWriter(text := io.StringIO(), COLUMNS, extrasaction="ignore", lineterminator="\n")
+                        log.writeheader()
+                        log.writerows(state.rows)  # anew: a resumed run begins again with those of its checkpoint
+                        write_text(folder / checkpoints.LOG, text.getvalue())
                         if writer is not None:
                             for column in row.keys() - {"epoch", "step"}:
                                 if row[column] is not None:
@@ -259,36 +279,6 @@ def train(
             checkpoints.write_result(folder, state, origin)
         distributed.wait_for_all()
         return Result(settings, folder, state.step, state.step == last, list(state.rows), model)
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """What is found out before the first step is Refused; a ValueError in the loop is an error of the program."""
-    try:
-        yield
-    except Refused:
-        raise
-    except ValueError as error:
-        raise Refused(str(error)) from error
-
-
-def _require_reachable(state: State, folder: Path, end: int, probes: set[int]) -> None:
-    """Raise Refused for a checkpoint after the end that is asked for, or after an epoch whose linear protocol is missing."""
-    missed = [row["epoch"] for row in state.rows if row["epoch"] in probes and row.get("linear") is None]
-    why = f"without the linear protocol after epoch {missed[0]}" if missed else f"past the {end} of this run"
-    if state.step > end or missed:
-        raise Refused(
-            f"the checkpoint in {folder} is at step {state.step}, {why}: choose another folder, or begin anew with --again"
-        )
-
-
-def _curves(folder: Path, done: int) -> Any:
-    """TensorBoard's writer; points of an interrupted run after step ``done`` are not shown.  Raises ValueError without it."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError(f"TensorBoard is not installed: {installing('train')}") from None
-    return SummaryWriter(str(folder / checkpoints.CURVES), purge_step=done + 1)
 
 
 # --- rows in words and pictures --------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from training_cases import TINY
 
 from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, trainer
-from sslbook.training.run.optim import learning_rate, target_average
 from sslbook.training.run.settings import Settings
+from sslbook.training.run.step import learning_rate, target_average
 from sslbook.training.run.trainer import train
 
 

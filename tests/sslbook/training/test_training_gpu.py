@@ -52,4 +52,4 @@ def test_accuracies_are_the_processors() -> None:
     with torch.autocast(DEVICE, torch.bfloat16):
         assert evaluate.linear_probe(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
     found = evaluate.report(model.encoder, train, test, pipeline, DEVICE)
-    assert found.rank == pytest.approx(evaluate.effective_rank(asked).item(), rel=0.05)
+    assert found["rank"] == pytest.approx(evaluate.effective_rank(asked).item(), rel=0.05)

@@ -18,9 +18,8 @@ from sslbook.networks.siamese import Networks
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.run.data import make_batches
-from sslbook.training.run.optim import make_optimizer
 from sslbook.training.run.settings import CHOICES, Settings
-from sslbook.training.run.step import make_step
+from sslbook.training.run.step import make_optimizer, make_step
 
 META = torch.device("meta")
 SMALL = Networks(width=8, projector_hidden=16, projector_out=8, predictor_hidden=8)

@@ -110,7 +110,7 @@ def test_every_order_of_the_jitter_is_kept(pixels: Tensor) -> None:
     numbers[:, 1] = (torch.arange(len(some)) // 2 + 0.5) / 24
     assert augment.order_of(numbers).bincount().tolist() == [2] * 24
     strengths = (0.8, 0.8, 0.8, 0.5)
-    found = augment.jitter_(some.float(), augment.jitter_of(numbers, strengths, 0.8)).double().numpy()
+    found = augment.jitter_(some.float(), *augment.jitter_of(numbers, strengths, 0.8)).double().numpy()
     factors = augment.factors_of(numbers, strengths, 0.8).tolist()
     moved = {"first": 0.0, "last": 0.0}
     for image, order, by, seen in zip(some, np.repeat(augment.ORDERS, 2, axis=0).tolist(), factors, found, strict=True):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,63 +202,16 @@ def test_what_cannot_be_trained_is_refused() -> None:
         ({"backbone": "resnet50"}, "backbone must be a torch.nn.Module"),
         ({"backbone": nn.Flatten()}, "backbone must have parameters"),
         ({"backbone": nn.Conv2d(1, 4, 3)}, r"to float32 features \(2, F\)"),
-        ({"backbone": nn.Conv2d(3, 4, 3)}, "backbone can't take images"),
+        ({"backbone": small().double()}, "backbone can't take images torch.float32"),
         ({"method": "simcrl"}, "did you mean simclr"),
         ({"dataset": "stl10"}, "dataset can't be set here"),
-        ({"loss": "vicreg"}, "loss can't be set here: give its name as method"),
+        ({"loss": "vicreg"}, "there is no setting loss"),
         ({"images": DATA, "val": DIGITS}, "val must hold labelled images"),
-        ({"images": DIGITS[:1], "batch": 6}, "images must hold two images or more"),
+        ({"images": DIGITS[:1], "batch": 256}, "batch must be at least 2, got 1"),
         ({"pipeline": "cifar10"}, "pipeline must be a Pipeline"),
-        ({"folder": Path(__file__) / "below"}, "folder must be a folder"),
     ):
         with pytest.raises((TypeError, ValueError), match=sentence):
             pretrain(**{"images": DIGITS, "backbone": small, **SMALL, **arguments})
-
-
-class Two(nn.Module):
-    """A network whose answer, ``other``, is of training mode alone; it counts what it has seen."""
-
-    def __init__(self, other: Callable[[torch.Tensor], object]) -> None:
-        super().__init__()
-        self.net, self.other = small(), other
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> object:
-        self.seen += len(x)
-        return self.other(self.net(x)) if self.training else self.net(x)
-
-
-def fails(x: torch.Tensor) -> None:
-    raise RuntimeError("no labels")
-
-
-def apart() -> nn.Module:
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
-    net.add_module("unused", nn.LazyLinear(3))
-    net.forward = lambda x: net[1](net[0](x))  # type: ignore[method-assign]
-    return net
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: Two(lambda x: x[:, :5]), "got 8, and 5 in training mode"),
-        (lambda: Two(lambda x: x.half()), "in training mode, got torch.float16"),
-        (lambda: Two(fails), "in training mode: no labels"),
-        (lambda: small().double(), "it has torch.float64"),
-        (apart, "backbone must have values everywhere"),
-    ],
-)
-def test_what_would_end_in_the_first_step_is_refused_before(make: Callable[[], nn.Module], sentence: str) -> None:
-    net = make().eval()
-    if isinstance(net, Two):
-        net.net[1].train()
-    before = [(part.training, [held.clone() for held in part.buffers()]) for part in net.modules()]
-    with pytest.raises(ValueError, match=sentence):
-        pretrain(DIGITS, net, **SMALL)
-    for part, (mode, held) in zip(net.modules(), before, strict=True):
-        assert part.training == mode
-        assert all(now.is_meta or torch.equal(now, old) for now, old in zip(part.buffers(), held, strict=True))
 
 
 def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
@@ -272,40 +225,14 @@ def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
     assert begun(DIGITS, kept)[1].training is False
 
 
-def test_the_result_says_what_was_trained(tmp_path: Path) -> None:
-    pretrain(DATA, small, **SMALL, folder=tmp_path)
-    result = json.loads((tmp_path / checkpoints.RESULT).read_text())
-    assert (result["data"], result["images"], result["backbone"]) == (DATA.name, 256, str(small()))
-    assert not {*REPLACED} & {*result["settings"]}
+def test_an_interruption_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(row: dict) -> None:
+        raise KeyboardInterrupt
 
-
-class Stopped(nn.Sequential):
-    """Hears a signal in its second step."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(*small())
-        self.number, self.calls = number, 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += torch.is_grad_enabled()
-        if self.calls == 3:
-            signal.raise_signal(self.number)
-        return super().forward(x)
-
-
-def test_a_signal_leaves_a_checkpoint_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {**SMALL, "seed": 1}
-    whole = pretrain(DIGITS, small, **options)
-    for folder, left in (
-        (tmp_path, "the same call goes on from the last checkpoint"),
-        (None, "nothing is kept without"),
-    ):
+    for folder, left in ((tmp_path, "the same call goes on from the last checkpoint"), (None, "nothing is kept")):
         with pytest.raises(KeyboardInterrupt):
-            pretrain(DIGITS, lambda: Stopped(signal.SIGTERM), **options, folder=folder)
+            pretrain(DIGITS, small, **SMALL, folder=folder, on_epoch=interrupt)
         assert f"simclr: stopped; {left}" in capsys.readouterr().err
-    assert [path.stem for path in tmp_path.glob("step-*")] == ["step-000000002"]
-    again = pretrain(DIGITS, lambda: Stopped(0), **options, folder=tmp_path)
-    assert torch.equal(weights(again.backbone), weights(whole.backbone))
 
 
 PLAIN = """
@@ -319,12 +246,15 @@ assert not any(name.startswith("sslbook") for name in sys.modules)
 
 
 def test_the_weights_of_a_run_come_out(tmp_path: Path) -> None:
-    """By the library, finished or not, and by PyTorch alone."""
+    """By the library, finished or not, and by PyTorch alone; the result says what was trained."""
     trained = pretrain(DATA, small, folder=tmp_path, **SMALL)
     loaded = load_run(tmp_path, small)
     assert torch.equal(weights(loaded.backbone), weights(trained.backbone))
     assert not loaded.backbone.training
     assert (loaded.pipeline, loaded.rows) == (trained.pipeline, trained.rows)
+    result = json.loads((tmp_path / checkpoints.RESULT).read_text())
+    assert (result["data"], result["images"], result["backbone"]) == (DATA.name, 256, str(small()))
+    assert not {*REPLACED} & {*result["settings"]}
     command = [sys.executable, "-c", PLAIN, str(tmp_path / "backbone.pt")]
     alone = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
@@ -344,48 +274,32 @@ def test_the_weights_of_a_preset_come_out_before_its_end(tmp_path: Path) -> None
     assert all(torch.equal(found[name], part) for name, part in load_run(tmp_path).backbone.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("wrapped", "plain"),
-    [
-        (lambda: torch.compile(small(), backend="eager"), small),
-        (lambda: nn.DataParallel(small()), small),
-        (
-            lambda: nn.Sequential(nn.DataParallel(small()), nn.Linear(8, 8)),
-            lambda: nn.Sequential(small(), nn.Linear(8, 8)),
-        ),
-    ],
-)
-def test_weights_have_plain_names(
-    wrapped: Callable[[], nn.Module], plain: Callable[[], nn.Module], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("wrap", [partial(torch.compile, backend="eager"), nn.DataParallel])
+def test_weights_have_plain_names(wrap: Callable[[nn.Module], nn.Module], tmp_path: Path) -> None:
     """Whatever compiled or parallel wrappers put into them, on either side."""
+
+    def wrapped() -> nn.Module:
+        return nn.Sequential(wrap(small()), nn.Linear(8, 8))
+
+    def plain() -> nn.Module:
+        return nn.Sequential(small(), nn.Linear(8, 8))
+
     trained = pretrain(DATA, wrapped, folder=tmp_path, **SMALL)
     (net := plain()).load_state_dict(torch.load(tmp_path / "backbone.pt", weights_only=True))
     for found in (net, load_run(tmp_path, plain).backbone, load_run(tmp_path, wrapped).backbone):
         assert torch.equal(weights(found), weights(trained.backbone))
 
 
-NUMBERS = {"seed": 3, "epochs": 1, "batch": 8, "evaluate": 0, "lr": 0.25, "temperature": 0.5, "shuffle": True}
-TUPLES = {"betas": (0.5, 0.75), "probes": ()}
-
-
-@pytest.mark.parametrize("kind", [torch.tensor, lambda value: np.array(value)[()]])
-def test_numbers_of_numpy_and_torch_are_numbers(kind: Callable[[Any], Any], tmp_path: Path) -> None:
-    given = {name: kind(value) for name, value in (NUMBERS | TUPLES).items()}
-    sizes = {"networks": Networks(projector_hidden=kind(8), projector_out=kind(8))}
-    views = Pipeline(kind(8), scale=kind([0.25, 1.0]), grey=kind(0.5))
-    options = {"folder": tmp_path, "quiet": True, "device": "cpu"}
-    pretrain(DIGITS[:16], small, **given, **sizes, **options, pipeline=views)
-    kept = (tmp_path / checkpoints.RESULT).read_text()
-    plainly = {
-        "networks": Networks(projector_hidden=8, projector_out=8),
-        "pipeline": Pipeline(8, scale=(0.25, 1.0), grey=0.5),
-    }
-    pretrain(DIGITS[:16], small, **NUMBERS, **TUPLES, **plainly, **options)  # the same run
-    assert {**json.loads(kept), "seconds": 0} == {
-        **json.loads((tmp_path / checkpoints.RESULT).read_text()),
-        "seconds": 0,
-    }
+def test_numbers_of_numpy_and_torch_are_numbers(tmp_path: Path) -> None:
+    found = []
+    for kind in (lambda value: value, torch.tensor, lambda value: np.array(value)[()]):
+        numbers = {"seed": 3, "epochs": 1, "batch": 8, "evaluate": 0, "lr": 0.25, "temperature": 0.5, "shuffle": True}
+        given = {name: kind(value) for name, value in {**numbers, "betas": (0.5, 0.75), "probes": ()}.items()}
+        given["networks"] = Networks(projector_hidden=kind(8), projector_out=kind(8))
+        given["pipeline"] = Pipeline(kind(8), scale=kind([0.25, 1.0]), grey=kind(0.5))
+        pretrain(DIGITS[:16], small, **given, folder=tmp_path, quiet=True, device="cpu")  # the same run each time
+        found.append({**json.loads((tmp_path / checkpoints.RESULT).read_text()), "seconds": 0})
+    assert found[0] == found[1] == found[2]
 
 
 def test_what_is_changed_or_does_nothing_is_told() -> None:
@@ -397,17 +311,14 @@ def test_what_is_changed_or_does_nothing_is_told() -> None:
             pretrain(DIGITS, small, **{**SMALL, "epochs": 1, **options})
 
 
-@pytest.mark.parametrize(
-    ("backbone", "sentence"),
-    [
-        (None, "give backbone, a network like it"),
-        (nn.Linear(3, 4), "backbone must be a network like"),
-    ],
-)
-def test_weights_of_another_network_are_refused(tmp_path: Path, backbone: nn.Module | None, sentence: str) -> None:
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     pretrain(DATA, small, folder=tmp_path / "run", **{**SMALL, "epochs": 1})
-    with pytest.raises((ValueError, TypeError), match=sentence):
-        load_run(tmp_path / "run", backbone)
+    for backbone, sentence in (
+        (None, "give backbone, a network"),
+        (nn.Linear(3, 4), "backbone must be a network like"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            load_run(tmp_path / "run", backbone)
     with pytest.raises(FileNotFoundError, match=r"folder must be that of a run.* did you mean .*run\?"):
         load_run(tmp_path)
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from sslbook.networks.siamese import Networks
 from sslbook.training.presets.papers import presets, run_of, values_of, with_changes
-from sslbook.training.run.optim import FACTOR, LARS, make_optimizer
 from sslbook.training.run.settings import FREE, Settings, differences, stored_settings
+from sslbook.training.run.step import FACTOR, LARS, make_optimizer
 from sslchapters.records import recorded
 
 BYOL = presets()["stl10-byol"].settings
@@ -57,14 +57,14 @@ def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
     for name, value in {"seed": 7, "evaluate": 0, "probes": (3,), "capture": "compile", "epochs": 500}.items():
         assert name in (*FREE, "epochs")
         assert replace(base, **{name: value}).hash() == base.hash(), name
-    others = {
-        "dataset": "cifar10",
-        "split": "train+unlabeled",
-        "subset": 10,
-        "pipeline": "mnist",
+    others: dict = {"dataset": "cifar10", "split": "train+unlabeled", "subset": 10, "pipeline": "mnist"}
+    others |= {
         "networks": Networks(width=16),
+        "objective": "simple",
+        "loss_kwargs": {"stop_gradient": False},
+        "optimizer": "adam",
+        "lr": 0.5,
     }
-    others |= {"objective": "simple", "loss_kwargs": {"stop_gradient": False}, "optimizer": "adam", "lr": 0.5}
     others |= {"betas": (0.5, 0.5), "weight_decay": 0.1, "schedule": "released", "batch": 64, "shuffle": False}
     others |= {"drop_last": True, "noise": 0.1, "precision": "float32", "own": {"images": "a"}, "momentum": 0.5}
     others |= {"ema": 0.5, "ema_end": 1.0, "reset": 3, "symmetric": True, "predictor_lr": 10.0}
