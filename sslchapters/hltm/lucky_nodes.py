@@ -355,7 +355,7 @@ def promising_parts(
     shares = []
     for depth in range(tree.depth):
         b = tree.branching[depth]
-        below = exact.parts_below(tree, listed, depth)
+        below = listed[depth + 1]
         rho = trees.polarity(tree.tables[depth])  # (R, children)
         s, sigma = theory.selectivity(below), exact.activation_variances(below).amax((-1, -2))
         wide = rho[..., None].expand_as(s).unflatten(1, (-1, b)).flatten(2)

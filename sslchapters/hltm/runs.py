@@ -18,10 +18,41 @@ from torch import Tensor
 from sslbook._random import Streams, to_device
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
-from sslbook.trees.exact import Activity, TreeNetwork, forward, initial_network
+from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree
-from sslchapters.hltm.theory import joint, random_symmetric
+from sslchapters.hltm.theory import joint, place, random_symmetric
 from sslchapters.sweep import sweep
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The network on samples
+
+
+@dataclass(frozen=True)
+class Activity:
+    r"""What a forward pass leaves, one tensor a depth, root first.
+
+    inputs: what a part reads, rectified, ``(R, nodes, fan-in, B)``.
+    pre: pre-activations :math:`\tilde f`, ``(R, nodes, width, B)``; ``pre[0]`` is the output before the division by its length.
+    """
+
+    inputs: tuple[Tensor, ...]
+    pre: tuple[Tensor, ...]
+
+
+def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
+    """Run ``leaves`` of shape ``(R, leaves, B)`` through all parts, from the bottom up."""
+    inputs: list[Tensor] = []
+    pre: list[Tensor] = []
+    below = leaves.to(net.weights[0].dtype)
+    for weight, bias in zip(reversed(net.weights), reversed(net.biases)):
+        r, nodes, width, fan_in = weight.shape
+        read = below.reshape(r * nodes, fan_in, -1)
+        out = torch.baddbmm(bias.reshape(-1, width, 1), weight.flatten(0, 1), read)
+        inputs.append(read.unflatten(0, (r, nodes)))
+        pre.append(out.unflatten(0, (r, nodes)))
+        below = out.relu()
+    return Activity(tuple(reversed(inputs)), tuple(reversed(pre)))
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The gradient by hand: through the division by the output's length, then down the parts
@@ -324,7 +355,7 @@ def best_correlations(
 
     samples: fresh ones, a multiple of 128, from streams of their own.
     """
-    places = [trees.place(tree, name) for name in latents]
+    places = [place(tree, name) for name in latents]
     depths = [depth for depth, _ in places]
     index = [node for _, node in places]
     centred, raw = CentredCorrelation(), RawCorrelation()
@@ -349,7 +380,7 @@ def best_correlations(
 def untrained(protocol: TreeRun, seeds: Sequence[int], latents: Sequence[str], block: int = 4) -> Tensor:
     """Normalised correlation of the named variables before training, over the whole population: ``(R, latents)``."""
     shape, _ = start(protocol, seeds[:1])
-    places, found = [trees.place(shape, name) for name in latents], []
+    places, found = [place(shape, name) for name in latents], []
     for first in range(0, len(seeds), block):
         corr = exact.latent_correlations(*start(protocol, seeds[first : first + block]))
         found.append(torch.stack([corr[d][:, i].abs().amax(-1) for d, i in places], 1))

@@ -23,7 +23,7 @@ from sslbook import cli
 from sslbook._random import Streams
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
-from sslbook.trees.exact import TreeNetwork, forward, initial_network
+from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree
 from sslchapters import records as store
 from sslchapters.hltm import lucky_nodes, records, runs, theory
@@ -35,6 +35,7 @@ from sslchapters.hltm.runs import (
     RawCorrelation,
     TreeRun,
     best_correlations,
+    forward,
     minibatches,
     normalize,
     normalize_backward,
@@ -555,7 +556,7 @@ def test_parts_that_a_tree_lacks_are_left_out(depth: int, parts: list[str]) -> N
         connection = theory.expected_connection(tree, net, listed, part)
         assert found[part].equal(theory.operator_norm(tree, connection))
         assert found[f"{part} released"].equal(theory.operator_norm(tree, connection, "units"))
-        level, index = trees.place(tree, part)
+        level, index = theory.place(tree, part)
         a = theory.child_selectivity(tree, listed, level)[:, index]
         theorem = records.reach(replace(BRIEF, depth=depth, lower=0.7), [0, 1], part) * a.square().sum(-1)
         assert (found[f"{part} children"] - theorem).abs().max() < 1e-12  # Theorem 6; a fair root
