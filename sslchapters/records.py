@@ -136,7 +136,7 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
         if any(type(seed) is not int for seed in origin["seeds"]):
             raise ValueError(f"seeds must be whole numbers, got {reprlib.repr(origin['seeds'])}")
         return Record(name, _named(content["values"]), Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
 
 

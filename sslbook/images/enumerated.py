@@ -1,14 +1,13 @@
 """Real images and enumerated augmentations, for checks where every expectation is an exact sum.
 
-An augmentation here is a finite set of views, all equally likely: ``p_aug(.|x)`` is uniform over the
-``V`` images that a function returns for ``x``.  So an average over augmentations is a mean over the
-view axis, with no sampling error.
+An augmentation here is a finite set of views, all equally likely: ``p_aug(.|x)`` is uniform over the ``V`` images that a
+function returns for ``x``.  So an average over augmentations is a mean over the view axis, with no sampling error.
 
-Images are ``(N, C, H, W)`` in [0, 1]; views are ``(N, V, C, H, W)``.  Where the un-augmented image is
-one of the views it comes first, so that ``views[:, 0]`` is the clean batch.
+Images are ``(N, C, H, W)`` in [0, 1]; views are ``(N, V, C, H, W)``.  Where the un-augmented image is one of the views it comes
+first, so that ``views[:, 0]`` is the clean batch.
 
-Data: the handwritten digits of scikit-learn (no download), and CIFAR-10 [krizhevsky2009] and MNIST
-in their official layouts below the folder that the environment variable ``SSLBOOK_DATA`` names.
+Data: the handwritten digits of scikit-learn (no download), and CIFAR-10 [krizhevsky2009] and MNIST in their official layouts below
+the folder that the environment variable ``SSLBOOK_DATA`` names.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere
-from sslbook._check import require_floating, require_one_of, require_whole
+from sslbook._check import require_whole
 from sslbook._files import user_path
 from sslbook.images import datasets
 
@@ -40,9 +39,6 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.pixels)
-
-
-# ------------------------------------------------------------------------------------------ data
 
 
 def digits(n: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Images:
@@ -66,7 +62,6 @@ def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torc
     what is named there, and on nothing else.  ``n`` and ``seed`` as in `digits`.  Raises FileNotFoundError if the folder or a file
     is missing, ValueError if a file is truncated or altered.
     """
-    require_one_of("name", name, ("cifar10", "mnist"))
     folder = os.environ.get("SSLBOOK_DATA")
     if not folder:
         raise FileNotFoundError(f"{datasets.TITLES[name]} is not here: set SSLBOOK_DATA to the folder that holds it")
@@ -77,13 +72,8 @@ def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torc
 
 def readable(name: str) -> bool:
     """Whether :func:`digits` or :func:`read` finds the files of "digits", "mnist" or "cifar10"; `read` checks them."""
-    require_one_of("name", name, ("digits", "mnist", "cifar10"))
-    folder = os.environ.get("SSLBOOK_DATA", "")
-    there = folder and all((user_path(folder) / file).is_file() for file in datasets.MD5.get(name, ()))
-    return name == "digits" or bool(there)
-
-
-# --------------------------------------------------------------------------------- augmentations
+    folder = os.environ.get("SSLBOOK_DATA")
+    return name == "digits" or (bool(folder) and all((user_path(folder) / file).is_file() for file in datasets.MD5[name]))
 
 
 @anywhere
@@ -93,9 +83,6 @@ def shifts(images: Tensor, radius: int = 1) -> Tensor:
     The original image comes first.  The others follow in increasing order of (dy, dx), where dy > 0 moves the
     image down, and dx > 0 moves it right.  The shapes are ``(N, C, H, W) -> (N, V, C, H, W)``.
     """
-    require_floating(images=images)
-    if images.ndim != 4:
-        raise ValueError(f"images must have shape (N, C, H, W), got {tuple(images.shape)}")
     height, width = images.shape[-2:]
     radius = require_whole("radius", radius, least=0, most=min(height, width) - 1)
     windows = F.pad(images, (radius,) * 4).unfold(2, height, 1).unfold(3, width, 1).permute(0, 2, 3, 1, 4, 5)
