@@ -72,8 +72,9 @@ def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torc
 
 def readable(name: str) -> bool:
     """Whether :func:`digits` or :func:`read` finds the files of "digits", "mnist" or "cifar10"; `read` checks them."""
-    folder = os.environ.get("SSLBOOK_DATA")
-    return name == "digits" or (bool(folder) and all((user_path(folder) / file).is_file() for file in datasets.MD5[name]))
+    folder = os.environ.get("SSLBOOK_DATA", "")
+    files = datasets.MD5[name] if name != "digits" else ()
+    return not files or (folder != "" and all((user_path(folder) / file).is_file() for file in files))
 
 
 @anywhere

@@ -81,12 +81,15 @@ def read_images(
             raise ValueError(f"images must be {SHAPES}, and {tuple(source.shape)} may be one picture: {many}")
         data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
     elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
-        images, found = {}, []
-        for name, image in ((f"item {index}", source[index]) for index in range(len(source))):
-            if found or (not images and isinstance(image, (tuple, list))):
-                image, kind = image
+        images: dict[str, Tensor] = {}
+        found: list[int] = []
+        for index in range(len(source)):
+            name = f"item {index}"
+            item: Any = source[index]
+            if found or (not images and isinstance(item, (tuple, list))):
+                item, kind = item
                 found.append(operator.index(kind))
-            images[name] = _item(name, image, notes)
+            images[name] = _item(name, item, notes)
         pixels, labels = _stacked(images), (found or None) if labels is None else labels
         data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
     else:
