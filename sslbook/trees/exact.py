@@ -42,8 +42,8 @@ class TreeNetwork:
     biases: tuple[Tensor, ...]
 
     def __repr__(self) -> str:
-        sizes = f"{counted(self.replicas, 'replica')}; depth {self.depth}, width {self.width}, {self.weights[0].dtype}"
-        return f"TreeNetwork({sizes})"
+        count = counted(self.replicas, "replica")
+        return f"TreeNetwork({count}; depth {self.depth}, width {self.width}, {self.weights[0].dtype})"
 
     replicas = property(lambda self: self.weights[0].shape[0], doc="Number of networks, ``R``.")
     depth = property(lambda self: len(self.weights), doc="Number of layers, :math:`L`.")
@@ -74,14 +74,12 @@ def initial_network(
 
     branching: the number of a variable's children at each depth, from the root on.
     bias: whether initial biases are drawn; otherwise they start at zero, and training changes them all the same.
-    Raises ValueError for a width of 0 or an empty tree.
+    Raises ValueError for a width of 0.
 
     >>> initial_network([0, 1], branching=(2, 3), width=4)
     TreeNetwork(2 replicas; depth 2, width 4, torch.float32)
     """
     width = require_whole("width", width, least=1)
-    if not branching or any(b < 1 for b in branching):
-        raise ValueError(f"branching must hold one number of at least 1 a depth, got {tuple(branching)}")
     streams = Streams(seeds, "weights")
     nodes = list(itertools.accumulate((1, *branching[:-1]), lambda n, b: n * b))
     weights, biases = [], []

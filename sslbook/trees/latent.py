@@ -46,10 +46,7 @@ class LatentTree:
         if not fits:
             allowed = "a root (R, m_0) and one table or more, (R, a multiple of the nodes above, values above, values)"
             raise ValueError(f"a tree must have {allowed}; got {', '.join(map(str, shapes))}")
-        for name, rows in (
-            ("root", self.root),
-            *((f"tables[{depth}]", table) for depth, table in enumerate(self.tables)),
-        ):
+        for name, rows in {"root": self.root, **{f"tables[{d}]": table for d, table in enumerate(self.tables)}}.items():
             require_floating(**{name: rows})
             least, rounding = rows.min(), 64 * torch.finfo(rows.dtype).eps * rows.shape[-1]
             if not (least >= 0 and (rows.sum(-1) - 1).abs().max() <= rounding):  # which a NaN is not
@@ -112,7 +109,6 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
     tensor([[0.7500, 0.2500],
             [0.2500, 0.7500]])
     """
-    require_floating(**{f"polarities[{depth}]": rho for depth, rho in enumerate(polarities)})
     tables = [torch.stack([1 + rho, 1 - rho, 1 - rho, 1 + rho], -1).unflatten(-1, (2, 2)) / 2 for rho in polarities]
     like = polarities[0] if polarities else torch.empty(1)
     root = torch.tensor([1 - root_polarity, 1 + root_polarity], dtype=like.dtype, device=like.device) / 2
@@ -137,15 +133,15 @@ def random_tree(
 ) -> LatentTree:
     """Trees whose tables are ``table`` of uniform numbers of their shape, with a random prior of the root."""
     if len(values) != len(branching) + 1 or any(b < 1 for b in branching) or any(m < 2 for m in values):
-        allowed = "one number of at least 2 a depth, and branching one of at least 1 a depth but the last"
-        raise ValueError(f"values must hold {allowed}; got {values} and {branching}")
+        raise ValueError(
+            f"values must be 2 or more a depth, and branching 1 or more but the last, got {values}, {branching}"
+        )
     streams = Streams(seeds, "tables")
     prior = 0.2 + streams.uniform((values[0],), torch.float64)
     nodes = itertools.accumulate(branching, lambda n, b: n * b)
     shapes = [(n, above, below) for n, (above, below) in zip(nodes, itertools.pairwise(values))]
-    return LatentTree(
-        prior / prior.sum(-1, keepdim=True), tuple(table(streams.uniform(shape, torch.float64)) for shape in shapes)
-    )
+    tables = tuple(table(streams.uniform(shape, torch.float64)) for shape in shapes)
+    return LatentTree(prior / prior.sum(-1, keepdim=True), tables)
 
 
 def from_root(tree: LatentTree) -> list[Tensor]:
