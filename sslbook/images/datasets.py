@@ -8,7 +8,7 @@ Files lie as their authors' archives unpack, below ``SSLBOOK_DATA`` or else belo
     digits    inside this package                           https://doi.org/10.24432/C50P49
 
 Nothing uses the network but ``download=True``, through pooch.  As bytes they take a quarter of what floats take, lie on a device,
-and are augmented there; :mod:`sslbook.images.enumerated` has the same images as numbers in [0, 1], for exact sums.
+and are augmented there.
 """
 
 from __future__ import annotations

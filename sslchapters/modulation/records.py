@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sslbook._machine import cores
-from sslbook.images.enumerated import Images
+from sslchapters.enumerated import Images
 from sslchapters.modulation.instances import ACTIVATIONS, patch_images
 from sslchapters.modulation.runs import (
     PRINTED,

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from sslbook._random import Streams
-from sslbook.images.enumerated import Images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.covariance import relative_gap
 from sslchapters.byol import checks, instances, records, runs, theory
@@ -65,6 +64,7 @@ from sslchapters.byol.runs import (
     train_ablations,
 )
 from sslchapters.byol.theory import inter_matrix
+from sslchapters.enumerated import Images
 
 
 def one(pair: Pair, r: int) -> Pair:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from sslbook import cli
-from sslbook.images.enumerated import Images
 from sslchapters import records as store
 from sslchapters.byol import records
 from sslchapters.byol.runs import (
@@ -23,6 +22,7 @@ from sslchapters.byol.runs import (
     Split,
     digits,
 )
+from sslchapters.enumerated import Images
 from sslchapters.tables import ABLATIONS as NAMES
 from sslchapters.tables import printed
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from sslbook import cli
 from sslbook._random import Streams
-from sslbook.images.enumerated import digits
 from sslchapters import records as store
+from sslchapters.enumerated import digits
 from sslchapters.modulation import instances, records, runs, theory
 from sslchapters.modulation.instances import (
     ACTIVATIONS,

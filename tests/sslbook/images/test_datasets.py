@@ -20,8 +20,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from sslbook.images import datasets, enumerated
+from sslbook.images import datasets
 from sslbook.images.datasets import Dataset, data_folder, load_dataset
+from sslchapters import enumerated
 
 
 def drawn(name: str, *shape: int) -> np.ndarray:
