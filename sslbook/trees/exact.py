@@ -50,20 +50,12 @@ class TreeNetwork:
     width = property(lambda self: self.weights[0].shape[2], doc=r"Number of units of a part, :math:`|\mathcal N_\mu|`.")
 
     def each(self, change: Callable[[Tensor], Tensor]) -> TreeNetwork:
-        """Return the networks with ``change`` of every tensor of weights and biases."""
+        """Return the networks with ``change`` of every tensor of weights and biases, such as ``net.each(torch.clone)``."""
         return TreeNetwork(tuple(map(change, self.weights)), tuple(map(change, self.biases)))
 
     def replica(self, r: int) -> TreeNetwork:
         """Return network ``r`` alone, with a replica axis of length 1."""
         return self.each(lambda tensor: tensor[r : r + 1])
-
-    def clone(self) -> TreeNetwork:
-        """Return a copy that shares no memory with the original."""
-        return self.each(Tensor.clone)
-
-    def to(self, target: torch.device | torch.dtype) -> TreeNetwork:
-        """Return the networks on another device or in another precision."""
-        return self.each(lambda tensor: tensor.to(target))
 
 
 @anywhere

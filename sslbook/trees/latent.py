@@ -93,7 +93,7 @@ class LatentTree:
         """
         if len(seeds) != self.replicas:
             raise ValueError(f"seeds must hold one number a tree, got {len(seeds)} for {self.replicas} trees")
-        u = Streams(seeds, "samples").uniform((1 + numbers_needed(self), count), torch.float64)
+        u = Streams(seeds, "samples").uniform((sum(self.nodes), count), torch.float64)
         return descend(self, draw_root(self, u[:, 0]) if root is None else root, u[:, 1:])
 
 
@@ -168,11 +168,6 @@ def polarity(table: Tensor) -> Tensor:
     return 2 * table[..., 1, 1] - 1
 
 
-def numbers_needed(tree: LatentTree) -> int:
-    """How many uniform numbers one sample takes below the root: one a variable."""
-    return sum(tree.nodes[1:])
-
-
 def draw_root(tree: LatentTree, uniform: Tensor) -> Tensor:
     """Values of the root for uniform numbers ``(R, B)``: ``(R, B)``, boolean if there are two."""
     edges = tree.root.cumsum(-1)[:, :-1].to(uniform.dtype)
@@ -191,7 +186,7 @@ def thresholds(tree: LatentTree, dtype: torch.dtype) -> list[Tensor]:
 def descend(tree: LatentTree, root: Tensor, uniform: Tensor, edges: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Draw everything below the root: one tensor ``(R, nodes, B)`` a depth, the root's first, the leaves' last.
 
-    root: values ``(R, B)``.  uniform: ``(R, numbers_needed, B)`` in [0, 1), the numbers of the upper depths first.
+    root: values ``(R, B)``.  uniform: ``(R, nodes below the root, B)`` in [0, 1), the numbers of the upper depths first.
     edges: the tree's :func:`thresholds`, for whoever draws often.
     Binary variables come as booleans, others as int64.
     """

@@ -169,7 +169,7 @@ def minibatches(tree: LatentTree, streams: Streams, batch: int, steps: int, dtyp
     """Leaves of ``steps`` minibatches of triplets, ``(R, leaves, 3 batch)`` each."""
     device = tree.root.device
     edges = trees.thresholds(tree, dtype)
-    buffer = torch.empty(len(streams), 3 * trees.numbers_needed(tree) + 2, batch, dtype=dtype)
+    buffer = torch.empty(len(streams), 3 * sum(tree.nodes[1:]) + 2, batch, dtype=dtype)
     for _ in range(steps):
         u = to_device(streams.uniform(buffer.shape[1:], out=buffer), device)
         roots = trees.draw_root(tree, u[:, :2].flatten(1))
@@ -202,7 +202,7 @@ def train_trees(
     """
     tree, net = start(protocol, seeds, dtype)
     tree = LatentTree(tree.root.to(device), tuple(table.to(device) for table in tree.tables))
-    net = net.to(torch.device(device))
+    net = net.each(lambda part: part.to(device))
     streams = Streams(seeds, "minibatches")
     found: dict[int, T] = {}
     for epoch in range(epochs + 1):
@@ -364,7 +364,7 @@ def best_correlations(
     edges = trees.thresholds(tree, dtype)
     for done in range(0, samples, 3200):
         count = min(3200, samples - done)
-        u = to_device(streams.uniform((1 + trees.numbers_needed(tree), count), dtype), tree.root.device)
+        u = to_device(streams.uniform((sum(tree.nodes), count), dtype), tree.root.device)
         drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:], edges)
         seen = forward(net, drawn[-1])
         latent = torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1)

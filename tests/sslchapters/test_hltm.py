@@ -272,7 +272,7 @@ def test_a_step_is_gradient_descent_on_the_loss(loss: str, tau: float) -> None:
     protocol = replace(TINY, loss=loss, tau=tau)
     tree, net = start(protocol, [1, 2], torch.float64)
     leaves = next(minibatches(tree, Streams([1, 2], "minibatches"), 32, 1, torch.float64))
-    copy = net.clone()
+    copy = net.each(torch.clone)
     before = [p.requires_grad_() for p in (*copy.weights, *copy.biases)]
     value = triplet_loss(normalize(forward(copy, leaves).pre[0][:, 0]), loss, protocol.tau)
     slopes = torch.autograd.grad(value.sum(), before)

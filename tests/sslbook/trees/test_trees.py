@@ -35,7 +35,6 @@ def test_shape_of_a_tree_and_names_of_its_nodes() -> None:
     tree = trees.random_categorical([0, 1, 2], (3, 2, 4, 2), (2, 1, 3))
     assert (tree.replicas, tree.depth) == (3, 3)
     assert (tree.nodes, tree.values, tree.branching) == ((1, 2, 2, 6), (3, 2, 4, 2), (2, 1, 3))
-    assert trees.numbers_needed(tree) == 10
     assert [theory.place(tree, name) for name in ("s", "s102")] == [(0, 0), (3, 5)]
     for wrong in ("x", "s2", "s0000"):
         with pytest.raises(ValueError, match="name must be s and at most 3 digits"):
@@ -165,7 +164,7 @@ def test_initial_weights_and_biases_fill_their_range(branching: tuple[int, ...])
 def test_a_network_is_alone_what_it_is_in_a_batch() -> None:
     together, alone = initial_network([3, 4, 5], (2, 2), 3), initial_network([4], (2, 2), 3)
     assert all(mine.equal(its) for mine, its in zip(together.replica(1).weights, alone.weights, strict=True))
-    copy: TreeNetwork = together.clone()
+    copy: TreeNetwork = together.each(torch.clone)
     copy.weights[0].zero_()
     assert together.weights[0].abs().min() > 0
     free = initial_network([4], (2, 2), 3, bias=False)
