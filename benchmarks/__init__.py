@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -17,10 +16,7 @@ from sslchapters.tables import as_text
 
 @dataclass(frozen=True)
 class Row:
-    """One measured number.
-
-    bar: the largest value allowed, or the smallest if ``at_least``; None for a number that only stands beside others.
-    """
+    """One measured number.  bar: the largest value allowed, or the smallest if ``at_least``; None where there is none."""
 
     part: str
     what: str
@@ -43,25 +39,8 @@ def seconds(call: Callable[[], object], least: float = 1.0) -> float:
     return float(timer.blocked_autorange(min_run_time=least).median)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as text, part by part."""
-    parts: dict[str, list[tuple[str, ...]]] = {}
-    for row in rows:
-        bar = "" if row.bar is None else f"{'>=' if row.at_least else '<='} {row.bar:g}"
-        parts.setdefault(row.part, []).append((row.what, f"{row.value:.3g}", row.unit, bar, row.verdict))
-    return "\n\n".join(f"{part}\n{as_text(('', '', '', 'bar', ''), cells)}" for part, cells in parts.items())
-
-
-def parser(name: str, doc: str | None, quick: str) -> argparse.ArgumentParser:
-    """The options of ``sslbook bench NAME``: ``--quick`` and ``--json``."""
-    made = argparse.ArgumentParser(prog=f"sslbook bench {name}", description=(doc or "").partition("\n")[0])
-    made.add_argument("--quick", action="store_true", help=quick)
-    made.add_argument("--json", action="store_true", help="as JSON")
-    return made
-
-
 def report(rows: Sequence[Row], *, as_json: bool) -> int:
-    """Print the rows and what they were measured on; exit status 1 if a bar is missed."""
+    """Print the rows, part by part, and what they were measured on; exit status 1 if a bar is missed."""
     machine = {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count() or 0,
@@ -69,11 +48,20 @@ def report(rows: Sequence[Row], *, as_json: bool) -> int:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-    bars, missed = sum(row.bar is not None for row in rows), sum(row.verdict == "MISSED" for row in rows)
+    missed = sum(row.verdict == "MISSED" for row in rows)
     if as_json:
         shown = [asdict(row) | {"verdict": row.verdict} for row in rows]
         print(json.dumps({"machine": machine, "rows": shown}, indent=2))
-    else:
-        print(", ".join(f"{key} {value}" for key, value in machine.items()))
-        print(f"{table(rows)}\n\n{bars - missed} of {bars} bars are met.")
+        return int(missed > 0)
+    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    for part in dict.fromkeys(row.part for row in rows):
+        bars = [f"{'>=' if r.at_least else '<='} {r.bar:g}" if r.bar is not None else "" for r in rows]
+        cells = [
+            (r.what, f"{r.value:.3g}", r.unit, bar, r.verdict)
+            for r, bar in zip(rows, bars, strict=True)
+            if r.part == part
+        ]
+        print(f"{part}\n{as_text(('', '', '', 'bar', ''), cells)}\n")
+    bars_there = sum(row.bar is not None for row in rows)
+    print(f"{bars_there - missed} of {bars_there} bars are met.")
     return int(missed > 0)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 from collections.abc import Sequence
 
-from sslbook._check import unknown
+from sslbook._check import positive
 
 BENCHMARKS = ("covariance", "tables", "training")
 
 
 def bench(arguments: Sequence[str]) -> int:
     """Run a benchmark: covariance, tables or training."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: sslbook bench NAME [--quick] [--json], with one of {', '.join(BENCHMARKS)}")
-        return 0 if arguments else 2
-    name, *rest = arguments
-    if name not in BENCHMARKS:
-        raise unknown("benchmark", name, BENCHMARKS)
-    return int(importlib.import_module(f"benchmarks.{name}").main(rest) or 0)
+    parser = argparse.ArgumentParser(prog="sslbook bench", description=bench.__doc__)
+    parser.add_argument("name", choices=BENCHMARKS, metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="of training: these stages (default: all)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, a moment each: tables extrapolates")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads of PyTorch (default: as it starts)")
+    parser.add_argument("--processes", type=positive, metavar="N", help="of tables (default: one a core)")
+    options = parser.parse_args(arguments)
+    if options.stages and options.name != "training":
+        parser.error(f"{options.name} has no stages, got {' '.join(options.stages)}")
+
+    import torch
+
+    from benchmarks import report
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    rows = importlib.import_module(f"benchmarks.{options.name}").run(options)
+    return report(rows, as_json=options.json)
 
 
 def gpu(arguments: Sequence[str]) -> int:
     """Do all that the book wants of a GPU."""
     from benchmarks import gpu as plan
 
-    return int(plan.main(arguments))
+    return plan.main(arguments)

@@ -327,13 +327,13 @@ def parts(toc: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def book_map(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tuple[str, str]]) -> str:
-    """The map as HTML: the first part's boxes in a row, the others' below it, a column each.
+    """The map as HTML: the first part's boxes in rows of four, the others' below them, a column each.
 
     toc: what ``_toc.yml`` holds. known: title and time of each page.
     Raises ValueError if a chapter has no line, a line is of no chapter, or a chapter builds on a later one.
     """
     told = {line.partition(":")[0].strip(): line.partition(":")[2] for line in lines if line.strip()}
-    below = _ABOVE + ROW + _BETWEEN
+    below = _ABOVE + (len(parts(toc)[0]["chapters"]) - 1) // 4 * (ROW + _BELOW) + ROW + _BETWEEN
     numbers: dict[str, int] = {}
     places: dict[str, tuple[int, int]] = {}
     rows = arrows = ""
@@ -347,8 +347,8 @@ def book_map(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, t
             if not question.strip() or not set(needs) <= set(numbers):
                 raise ValueError(f"book-map: {name} needs a line, 'name: question | chapters before it'")
             numbers[name] = number = len(numbers) + 1
-            at = column - 1 if column else k
-            x, y = _GAP // 2 + at * (BOX + _GAP), below + k * (ROW + _BELOW) if column else _ABOVE
+            at, row, top = (column - 1, k, below) if column else (k % 4, k // 4, _ABOVE)
+            x, y = _GAP // 2 + at * (BOX + _GAP), top + row * (ROW + _BELOW)
             places[name] = x, y
             after = " and ".join(str(numbers[need]) for need in needs)
             boxes += (
@@ -377,7 +377,7 @@ def _arrow(x: int, y: int, u: int, v: int) -> str:
     elif y == v:
         path = f"M{a} {y}C{a + 30} {y - 26} {b - 30} {y - 26} {b} {v - 2}"
     elif v - y == ROW + _BELOW:
-        path = f"M{a} {y + ROW}V{v - 2}"
+        path = f"M{a} {y + ROW}C{a} {v} {b} {y + ROW} {b} {v - 2}"
     else:
         path = f"M{a} {y + ROW}C{a} {y + ROW + 40} {b} {y + ROW + 10} {b} {v - _TIP}"
     return f'<path class="sslbook-map-arrow" d="{path}" marker-end="url(#sslbook-map-tip)"/>'

@@ -14,9 +14,7 @@ from sslchapters.intervals import Interval
 from sslchapters.ledger import PAPERS, VERDICTS, Entry, join, read_claims
 from sslchapters.values import CROSS, NOBREAK, Criterion, Number, Value, entry_anchor, outcome
 
-TAGS = dict(
-    zip(VERDICTS, ("holds", "corrected", "fails", "trend", "trend", "trend", "open", "open", "open"), strict=True)
-)
+TAGS = dict(zip(VERDICTS, ("holds", "corrected", "fails", *("trend",) * 4, "open", "open", "open"), strict=True))
 """The style class of each verdict's tag, after `sslbook-verdict-`: the style sheet gives it its colour."""
 CODE = re.compile(r"\b[A-C]-[A-Z]\w*")
 """How a claim's id looks."""

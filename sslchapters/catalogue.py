@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from sslbook._check import InputError, unknown
@@ -11,50 +10,37 @@ from sslbook._check import InputError, unknown
 if TYPE_CHECKING:
     from sslchapters.sweep import Study
 
-
-def _of(module: str, names: Iterable[str]) -> dict[str, str]:
-    return dict.fromkeys(names, f"sslchapters.{module}")
-
-
 RECORDERS: dict[str, str] = {
-    **_of(
-        "byol.records",
-        ("byol-average", "byol-average-cifar10", "byol-batchless", "byol-cifar10", "byol-digits", "byol-resets"),
-    ),
-    **_of("covariance.runs", ("covariance-cifar10", "covariance-runs")),
-    **_of("emergence.runs", ["emergence-two-layer"]),
-    **_of(
-        "hltm.records",
-        ("hltm-narrow", "hltm-narrow-mixed", "hltm-norms", "hltm-norms-printed", "hltm-tables"),
-    ),
-    **_of(
-        "modulation.records",
-        (
-            *("modulation-alone", "modulation-contested", "modulation-filters", "modulation-page"),
-            *("modulation-seeds", "modulation-tables"),
-        ),
-    ),
-    **_of("operators_today.runs", ("operators-today-cifar10", "operators-today-ingredients")),
-    **_of("training.live", ["training-digits"]),
-    **_of("training.layer_operators", ("training-operator", "training-operator-full", "training-opened")),
-    **_of(
-        "training.records",
-        (
-            *("training-beta", "training-cifar10", "training-exact", "training-long"),
-            *("training-rates", "training-more-rates", "training-steepness", "training-whole"),
-            *("training-recipe", "training-hundred", "training-long-more"),
-        ),
-    ),
+    name: f"sslchapters.{module}"
+    for module, names in {
+        "audit.byol": "byol-average byol-average-cifar10 byol-batchless byol-cifar10 byol-digits byol-resets",
+        "covariance.runs": "covariance-cifar10 covariance-runs",
+        "emergence.runs": "emergence-two-layer",
+        "growth.records": "growth-dose growth-zero",
+        "audit.hltm": "hltm-narrow hltm-narrow-mixed hltm-norms hltm-norms-printed hltm-tables",
+        "audit.modulation": "modulation-alone modulation-contested modulation-filters modulation-page"
+        " modulation-seeds modulation-tables",
+        "operators_today.runs": "operators-today-cifar10 operators-today-ingredients",
+        "training.live": "training-digits",
+        "training.layer_operators": "training-operator training-operator-full training-opened",
+        "training.records": "training-beta training-cifar10 training-exact training-long training-rates"
+        " training-more-rates training-steepness training-whole training-recipe training-hundred training-long-more",
+    }.items()
+    for name in names.split()
 }
 """The module whose ``STUDIES`` declares each record of `data/results` that no table of full runs is."""
 
 BYOL = ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
 TABLES: dict[str, str] = {
-    **_of("training.full_runs", ("A-Tab2", "A-Tab3")),
-    **_of("hltm.records", ("A-Tab4", "A-Tab6", "B-Tab2")),
-    **_of("byol.records", (f"{name}-{data}-convnet" for data in ("digits", "cifar10") for name in BYOL)),
-    **_of("training.full_runs", (f"{name}-{data}-resnet18" for data in ("stl10", "cifar10") for name in BYOL)),
-    **_of("modulation.records", ("C-Tab1", "C-Fig4", "C-Fig5", "C-Fig9", "C-Fig10", "C-Fig11")),
+    name: f"sslchapters.audit.{module}"
+    for module, names in (
+        ("full_runs", ("A-Tab2", "A-Tab3")),
+        ("hltm", ("A-Tab4", "A-Tab6", "B-Tab2")),
+        ("byol", [f"{name}-{data}-convnet" for data in ("digits", "cifar10") for name in BYOL]),
+        ("full_runs", [f"{name}-{data}-resnet18" for data in ("stl10", "cifar10") for name in BYOL]),
+        ("modulation", ("C-Tab1", "C-Fig4", "C-Fig5", "C-Fig9", "C-Fig10", "C-Fig11")),
+    )
+    for name in names
 }
 """The module whose ``TABLES`` declares each table: the paper's name of it, and where it is one
 of several experiments, its images and its network."""
@@ -69,8 +55,7 @@ def study(name: str) -> Study:
 
 
 def table(name: str) -> Any:
-    """The declared `sslchapters.tables.Table` of a name; raises InputError, with the names that are meant, for
-    another."""
+    """The declared `sslchapters.tables.Table` of a name; raises InputError, with the names that are meant, for another."""
     if kin := [known for known in TABLES if known.startswith(f"{name}-")]:
         raise InputError(f"printed table: {name} is run in several ways; name one of {', '.join(kin)}")
     if name not in TABLES:

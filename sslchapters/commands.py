@@ -1,11 +1,10 @@
-"""The commands of recorded runs and printed tables: ``sslbook record``, ``sslbook table``."""
+"""The commands of recorded runs and printed tables: ``sslbook record`` makes, ``sslbook table`` shows (and runs)."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from sslbook._check import InputError, counted, seed, unknown
 from sslchapters import catalogue
@@ -22,63 +21,54 @@ def record(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--replace", action="store_true", help="make it anew where there is one")
     options = parser.parse_args(arguments)
-    if options.name not in catalogue.RECORDERS:
-        return _record_of_table(options)
-    study, there = catalogue.study(options.name), store.path_of(options.name)
+    name, there = options.name, store.path_of(options.name)
+    asked = tuple(dict.fromkeys(options.seeds or ()))
+    if name in catalogue.RECORDERS:
+        how = "--replace makes it anew"
+    elif name in catalogue.TABLES and catalogue.table(name).record == name:
+        how = f"sslbook table {name} --record adds finished runs to it"
+        if options.replace or not there.is_file():
+            raise InputError(
+                f"{there} is the record of a table's runs: sslbook table {name} --run makes them, and {how}"
+            )
+    else:
+        raise unknown("recorded run", name, catalogue.RECORDERS)
     if there.is_file() and not options.replace:
-        return _describe(store.recorded(options.name), there, options.seeds, "--replace makes it anew")
+        origin = store.recorded(name).provenance
+        if asked and asked != origin.seeds:
+            held, wanted = (" ".join(map(str, some)) for some in (origin.seeds, asked))
+            raise InputError(f"--seeds: {there} holds {held}, got {wanted}; {how}")
+        print("\n  ".join([f"{there}\nRecorded: {origin}", *origin.differences()]))
+        print(f"It stays as it is; {how}.")
+        return 0
     store.require_source_tree()
     require_writable(there.parent)
-    seeds = tuple(dict.fromkeys(options.seeds or study.seeds))
-    maker = catalogue.RECORDERS[options.name]
-    print(f"Making {options.name} with {maker}, {counted(len(seeds), 'seed')} …", flush=True)
+    study = catalogue.study(name)
+    seeds = asked or study.seeds
+    print(f"Making {name} with {catalogue.RECORDERS[name]}, {counted(len(seeds), 'seed')} …", flush=True)
     start = time.monotonic()
     try:
         values = study.values(seeds)
     except FileNotFoundError as error:
         raise InputError(str(error)) from None
-    command = f"sslbook record {options.name} --seeds {' '.join(map(str, seeds))}"
-    path = store.save_record(options.name, values, seeds=seeds, seconds=time.monotonic() - start, command=command)
+    command = f"sslbook record {name} --seeds {' '.join(map(str, seeds))}"
+    path = store.save_record(name, values, seeds=seeds, seconds=time.monotonic() - start, command=command)
     print(f"Written: {path}")
-    return 0
-
-
-def _record_of_table(options: argparse.Namespace) -> int:
-    """Tell of the record of a table of full runs; raises InputError if it isn't there, to be made anew, or no such table's."""
-    name = options.name
-    if name not in catalogue.TABLES or catalogue.table(name).record != name:
-        raise unknown("recorded run", name, catalogue.RECORDERS)
-    there, adds = store.path_of(name), f"sslbook table {name} --record adds finished runs to it"
-    if options.replace or not there.is_file():
-        raise InputError(f"{there} is the record of a table's runs: sslbook table {name} --run makes them, and {adds}")
-    return _describe(store.recorded(name), there, options.seeds, adds)
-
-
-def _describe(there: store.Record, path: Path, seeds: Sequence[int] | None, more: str) -> int:
-    """Where a record is, where it comes from, and what is not as it was; raises InputError if other seeds are asked for.
-
-    more: what changes it.
-    """
-    if seeds is not None and tuple(dict.fromkeys(seeds)) != there.provenance.seeds:
-        held, asked = (" ".join(map(str, some)) for some in (there.provenance.seeds, seeds))
-        raise InputError(f"--seeds: {path} holds {held}, got {asked}; {more}")
-    print("\n  ".join([f"{path}\nRecorded: {there.provenance}", *there.provenance.differences()]))
-    print(f"It stays as it is; {more}.")
     return 0
 
 
 def table(arguments: Sequence[str]) -> int:
     """Show a printed table beside its record, or run it."""
     name, *rest = arguments or ["--list"]
-    if name in ("--list", "--help", "-h"):
-        found = [known for known in catalogue.TABLES if all(word.casefold() in known.casefold() for word in rest)]
-        if not found:
-            raise unknown("printed table", " ".join(rest), catalogue.TABLES)
-        print("usage: sslbook table ID [--help] [--run] …\n       sslbook table --list [WORD …]\n")
-        for printed in dict.fromkeys("-".join(known.split("-")[:2]) for known in found):
-            print(", ".join(known for known in found if known == printed or known.startswith(f"{printed}-")))
-        return 0
-    declared = catalogue.table(name)
-    from sslchapters import tables  # torch takes seconds, which a list does not need
+    if name not in ("--list", "--help", "-h"):
+        declared = catalogue.table(name)
+        from sslchapters import tables  # torch takes seconds, which a list does not need
 
-    return tables.main(declared, rest)
+        return tables.main(declared, rest)
+    found = [known for known in catalogue.TABLES if all(word.casefold() in known.casefold() for word in rest)]
+    if not found:
+        raise unknown("printed table", " ".join(rest), catalogue.TABLES)
+    print("usage: sslbook table ID [--help] [--run] …\n       sslbook table --list [WORD …]\n")
+    for printed in dict.fromkeys("-".join(known.split("-")[:2]) for known in found):
+        print(", ".join(known for known in found if known == printed or known.startswith(f"{printed}-")))
+    return 0

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook._check import InputError, counted, positive, seed
-from sslbook._machine import cores, device
+from sslbook._check import InputError, counted, seed
+from sslbook._machine import device
 from sslchapters import data_files
 from sslchapters.records import Record, recorded
 
@@ -103,68 +103,6 @@ def batchnorm_modes(label: str) -> tuple[str, str]:
     parts = label.split(", ")
     mean, std = (("detach" if f"{sign}\u0338" in parts else "normal" if sign in parts else "omit") for sign in "μσ")
     return mean, std
-
-
-# --- what each cell of Tables 3 to 10 of [tian2021iclr] changes of BYOL, read from the labels that the paper prints ---
-
-ABLATIONS = ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
-Modes = tuple[str, str]
-BATCHNORM: Modes = ("normal", "normal")
-
-
-@dataclass(frozen=True)
-class Change:
-    """A cell; the defaults are BYOL.
-
-    predictor: its layers, 0 to 2.  ema: whether the target is a moving average.  projector, head: modes of BatchNorm's mean and
-    deviation in the projector and in the predictor, None for no BatchNorm at all.  reset: epochs after which the predictor is
-    drawn anew, 0 for never.  span: its weights are uniform on it, for heads of 128 outputs and 512 hidden units.
-    """
-
-    predictor: int = 2
-    ema: bool = True
-    projector: Modes | None = BATCHNORM
-    head: Modes | None = BATCHNORM
-    reset: int = 0
-    span: tuple[float, float] | None = None
-
-
-@cache
-def ablations(name: str) -> Mapping[str, Change]:
-    """The cells of one of `ABLATIONS`, by their names as :attr:`Printed.cells` has them."""
-    if name not in ABLATIONS:
-        raise ValueError(f"name must be one of {', '.join(ABLATIONS)}, got {name!r}")
-    target = printed(name)
-    pairs = itertools.product(*target.axes.values())
-    return {cell: _change(name, *pair) for cell, pair in zip(target.cells, pairs, strict=True)}
-
-
-def _change(name: str, row: str, column: str) -> Change:
-    if name == "B-Tab3":
-        parts = column.split(", ")
-        norm = BATCHNORM if "BN" in parts else None
-        return Change(2 if "P" in parts else 0, "EMA" in parts, norm, norm)
-    if name == "B-Tab4":
-        modes = batchnorm_modes(column)
-        return Change(projector=modes, head=modes)
-    if name == "B-Tab5":
-        return Change(reset=0 if column == "original" else _epochs(column))
-    if name == "B-Tab10":
-        return Change(reset=_epochs(row), span=(-float(column), float(column)))
-    low, high = json.loads(column)
-    ema = name != "B-Tab7"
-    return Change(
-        1,
-        ema,
-        head=None if row.startswith("no BN") else BATCHNORM,
-        reset=10 if ema else 0,
-        span=(float(low), float(high)),
-    )
-
-
-def _epochs(label: str) -> int:
-    """``T = 5``."""
-    return int(label.removeprefix("T = "))
 
 
 # --- with our numbers in them ----------------------------------------------------------------------------------------
@@ -343,17 +281,17 @@ Rows = Iterable[Sequence[str]]
 
 def as_text(columns: Sequence[str], rows: Rows) -> str:
     """Lines of cells, names to the left and numbers to the right; strokes through letters take no room."""
+
+    def width(cell: str) -> int:
+        return sum(not unicodedata.combining(letter) for letter in cell)
+
     lines = [columns, *rows]
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     text = []
     for line in lines:
-        (name, after), *others = ((cell, " " * (w - _width(cell))) for w, cell in zip(widths, line, strict=True))
+        (name, after), *others = ((cell, " " * (w - width(cell))) for w, cell in zip(widths, line, strict=True))
         text.append(f"{name}{after}{''.join(f'  {space}{cell}' for cell, space in others)}".rstrip())
     return "\n".join(text)
-
-
-def _width(cell: str) -> int:
-    return sum(not unicodedata.combining(letter) for letter in cell)
 
 
 def as_html(caption: str, columns: Sequence[str], rows: Rows) -> str:
@@ -373,67 +311,28 @@ def as_html(caption: str, columns: Sequence[str], rows: Rows) -> str:
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Option:
-    """An option of a table.  running: has a meaning with ``--run`` alone.  starts: means ``--run`` too.  more: of argparse."""
-
-    flag: str
-    help: str
-    running: bool = False
-    starts: bool = False
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Its name among the parsed options."""
-        return str(self.more.get("dest", self.flag.lstrip("-").replace("-", "_")))
-
-
-def option(flag: str, help: str, *, running: bool = False, starts: bool = False, **more: Any) -> Option:
-    """An `Option` that takes a value if ``more`` says of which kind, and is on or off otherwise."""
-    return Option(flag, help, running, starts, more or {"action": "store_true"})
-
-
-def choice(flag: str, help: str, *allowed: str) -> Option:
-    """An option with these values, the first if it is not given; the help quotes them where one has a comma."""
-    named: dict[str, Any] = {}
-    if any("," in value for value in allowed):
-        help, named = f"{help}: {', '.join(map(repr, allowed))}", {"metavar": "NAME"}
-    return option(flag, f"{help} (default: {allowed[0]})", choices=allowed, default=allowed[0], **named)
-
-
-def count(flag: str, help: str, *, running: bool = False) -> Option:
-    """An option that takes a whole number of at least 1."""
-    return option(flag, help, running=running, type=positive, metavar="N")
-
-
-RUN = option("--run", "run it (default: show the record)")
-SEEDS = option("--seeds", "these seeds (default: its own, or those recorded)", type=seed, nargs="+", metavar="N")
-DEVICE = option("--device", "cpu, cuda or cuda:N (default: the table's)", running=True, type=device, metavar="D")
-COMMON = (RUN, SEEDS, DEVICE, option("--json", "as JSON, with every number"))
-PROCESSES = count("--processes", "processes at once (default: one a core, or one on a GPU)", running=True)
-EPOCHS = count("--epochs", "after so many epochs (default: the table's)")
+RUNNING = ("device", "processes", "steps", "epoch_size", "download", "quiet")
+"""Options that say nothing without ``--run``."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be shown and run, as a chapter declares it.
+    """A table that ``sslbook table`` shows and runs, as a module of `sslchapters.audit` declares it.
 
     title: what is run, in a line.  record: the name of the record that holds it, empty for none.  seeds: of a run, unless others
-    are given.  recall: the table from its record, which is None if there is none.  run: the table from a run.  Both get the
+    are given.  show: the table from its record, which is None if there is none.  run: the table from a run.  Both get the
     options, ``run`` with ``seeds`` filled in; both raise ValueError or OSError, with a sentence, for what can't be.
-    layout: `filled.grid` or `filled.listing`.  plan: what a run would do, for ``--dry-run``.  legend: what the names of rows and
-    columns mean.
+    options: adds the table's own to a parser.  layout: `grid` or `listing`.  plan: what a run would do, for ``--dry-run``.
+    legend: what the names of rows and columns mean.
     """
 
     name: str
     title: str
     record: str
     seeds: tuple[int, ...]
-    recall: Callable[[Record | None, argparse.Namespace], Filled]
+    show: Callable[[Record | None, argparse.Namespace], Filled]
     run: Callable[[argparse.Namespace], Filled]
-    options: tuple[Option, ...] = ()
+    options: Callable[[argparse.ArgumentParser], None]
     layout: Callable[[Filled], str] = grid
     plan: Callable[[argparse.Namespace], str] | None = None
     legend: str = ""
@@ -441,36 +340,52 @@ class Table:
 
 def main(table: Table, arguments: Sequence[str]) -> int:
     """Show or run a table; exit status 1 if a run came to no end, 2 for what can't be done."""
-    parser = parser_of(table)
-    options = parser.parse_args(arguments)
-    used = [known for known in table.options + COMMON if getattr(options, known.name) not in (None, False, [])]
-    options.run = options.run or any(known.starts for known in used)
-    options.given = list(arguments)
-    for known in used:
-        if known.running and not options.run:
-            parser.error(f"{known.flag} is for a run: add --run")
-    try:
-        if table.plan is not None and options.dry_run:
-            print(table.plan(_with_seeds(table, options)))
-            return 0
-        shown = _run(table, options) if options.run else _recalled(table, options)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    if options.json:
-        print(json.dumps(as_json(shown), indent=2, allow_nan=False))
-    else:
-        print(text(table, shown))
-    return 1 if shown.wrong else 0
-
-
-def parser_of(table: Table) -> argparse.ArgumentParser:
-    """What the options of a table are parsed with."""
     parser = argparse.ArgumentParser(
         prog=f"sslbook table {table.name}", description=f"{table.title}.", allow_abbrev=False
     )
-    for known in (*COMMON, *table.options):
-        parser.add_argument(known.flag, help=known.help, **known.more)
-    return parser
+    parser.add_argument("--run", action="store_true", help="run it (default: show the record)")
+    parser.add_argument(
+        "--seeds", type=seed, nargs="+", metavar="N", help="these seeds (default: its own, or those recorded)"
+    )
+    parser.add_argument("--device", type=device, metavar="D", help="cpu, cuda or cuda:N (default: the table's)")
+    parser.add_argument("--json", action="store_true", help="as JSON, with every number")
+    table.options(parser)
+    options = parser.parse_args(arguments)
+    options.given = list(arguments)
+    options.run = options.run or bool(getattr(options, "cluster", None))
+    for name in RUNNING:
+        if getattr(options, name, None) and not options.run:
+            parser.error(f"--{name.replace('_', '-')} is for a run: add --run")
+    try:
+        if table.plan is not None and options.dry_run:
+            print(table.plan(options))
+            return 0
+        shown = _run(table, options) if options.run else _recorded(table, options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print(json.dumps(as_json(shown), indent=2, allow_nan=False) if options.json else text(table, shown))
+    return 1 if shown.wrong else 0
+
+
+def _run(table: Table, options: argparse.Namespace) -> Filled:
+    options.seeds = tuple(dict.fromkeys(options.seeds or table.seeds))
+    begun = time.monotonic()
+    shown = table.run(options)
+    took = f"{time.monotonic() - begun:.0f} s on {options.device or 'cpu'}."
+    return shown if shown.origin else replace(shown, seeds=options.seeds, origin=took)
+
+
+def _recorded(table: Table, options: argparse.Namespace) -> Filled:
+    record = record_of(table.record)
+    shown = table.show(record, options)
+    if shown.origin:
+        return shown
+    again = f"sslbook table {table.name} --run runs it"
+    if record is None or not any(entry.found for entry in shown.entries):
+        maker = f", and sslbook record {table.record} makes its record" if record is None and table.record else ""
+        return replace(shown, origin=f"No record holds it: {again}{maker}.")
+    shown = replace(shown, origin=f"Recorded: {record.provenance}\n{again} again.")
+    return shown.only_seeds(tuple(dict.fromkeys(options.seeds))) if options.seeds else shown
 
 
 def record_of(name: str) -> Record | None:
@@ -479,38 +394,6 @@ def record_of(name: str) -> Record | None:
         return recorded(name) if name else None
     except InputError:
         return None
-
-
-def processes_of(options: argparse.Namespace) -> int:
-    """How many processes a run takes: those asked for, else one a core, or one on a GPU."""
-    return int(options.processes or (cores() if options.device in (None, "cpu") else 1))
-
-
-def _with_seeds(table: Table, options: argparse.Namespace) -> argparse.Namespace:
-    options.seeds = tuple(dict.fromkeys(options.seeds or table.seeds))
-    return options
-
-
-def _recalled(table: Table, options: argparse.Namespace) -> Filled:
-    asked, record = options.seeds, record_of(table.record)
-    shown = table.recall(record, options)
-    if shown.origin:
-        return shown
-    if record is None or not any(entry.found for entry in shown.entries):
-        maker = f", and sslbook record {table.record} makes its record" if record is None and table.record else ""
-        return replace(shown, origin=f"No record holds it: sslbook table {table.name} --run runs it{maker}.")
-    shown = replace(shown, origin=f"Recorded: {record.provenance}\nsslbook table {table.name} --run runs it again.")
-    return shown if asked is None else shown.only_seeds(tuple(dict.fromkeys(asked)))
-
-
-def _run(table: Table, options: argparse.Namespace) -> Filled:
-    begun = time.monotonic()
-    shown = table.run(_with_seeds(table, options))
-    if shown.origin:
-        return shown
-    at_once = f" in {counted(processes_of(options), 'process')}" if hasattr(options, "processes") else ""
-    where = "the CPU" if options.device in (None, "cpu") else options.device
-    return replace(shown, seeds=options.seeds, origin=f"{time.monotonic() - begun:.0f} s on {where}{at_once}.")
 
 
 def text(table: Table, shown: Filled) -> str:

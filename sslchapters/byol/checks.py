@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,51 +19,6 @@ from sslchapters.checks import Gaps, over_instances, relative
 ACTIVATIONS = ("linear", "relu", "leaky_relu")
 
 
-def eq11_gaps(count: int = 100, seed: int = 0) -> Gaps:
-    """Eq. 11 against autograd, one tower and both, under homogeneous tops (ReLU included): relative errors."""
-    tower = instances.random_pair(count, sizes=(5, 6, 12, 8), seed=seed).online
-    parts = []
-    for act in ACTIVATIONS:
-        twin = replace(tower, act=act)
-        pair, w, k = Pair(twin, twin), vec(twin.weight), twin.connections()
-        predicted = -theory.intra(k, w)
-        one, both = step(pair), step(pair, both=True)
-        flat = k.flatten(1, 2)[:, None]  # as if all views were one image's
-        parts.append(
-            {
-                "one tower": relative(predicted, one),
-                "both towers, doubled": relative(2 * predicted, both),
-                "broken: not doubled": relative(predicted, both),
-                "broken: views of all images mixed": relative(-theory.intra(flat, w), one),
-            }
-        )
-    return over_instances(*parts)
-
-
-def solution_gaps(count: int = 100, seed: int = 0) -> Gaps:
-    """`theory.solved` against `instances.descend`."""
-    rate, steps = 0.1, 25
-    parts = []
-    for kept in (0, 2):
-        tower = instances.random_tower(instances.population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
-        found = instances.descend(tower, steps, rate).weight
-        parts.append(
-            {
-                "solution": relative(theory.solved(tower, steps, rate), found),
-                "broken: solution, both towers": relative(theory.solved(tower, steps, 2 * rate), found),
-                "broken: no step": relative(tower.weight, found),
-            }
-        )
-    return over_instances(*parts)
-
-
-def left_over(kept: int, count: int = 100, seed: int = 0) -> Tensor:
-    """Share of the output's variance between images that is left of a single linear layer after many steps, ``(count,)``."""
-    tower = instances.random_tower(instances.population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
-    end = replace(tower, weight=theory.solved(tower, steps=400, rate=0.3))
-    return instances.variance_between(end.output()) / instances.variance_between(tower.output())
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Theorem 8
 
@@ -79,50 +33,6 @@ TOPS: dict[str, dict[str, object]] = {
     "length 1": {"unit": True},
 }
 """What stands above the layer; in the last, outputs are scaled to length 1."""
-
-
-def theorem8_gaps(count: int = 100, seed: int = 0) -> Gaps:
-    """Eqs. 13 and 14 against autograd on ``count`` random pairs of towers with linear tops: relative errors."""
-    pair = instances.random_pair(count, seed=seed)
-    t, plain, centred = theory.terms(pair), step(pair), step(pair, BACKWARD)
-    higher = pair.changed(norm_at=1)
-    same = replace(pair.target, weight=pair.online.weight)  # W in place of W'
-    swapped = theory.terms(Pair(replace(pair.online, above=pair.target.above), pair.target))  # the predictor left out
-    return over_instances(
-        {
-            "no BatchNorm": relative(t.plain, plain),
-            "Eq. 13": relative(t.correction, centred - plain),
-            "Eq. 14": relative(t.corrected, centred),
-            "Eq. 14, forward only": relative(t.corrected, step(pair, FORWARD)),
-            "Eq. 14, both halves": relative(t.corrected, step(pair, BOTH)),
-            "Eq. 14, BatchNorm higher up": relative(t.corrected, step(higher, BACKWARD)),
-            "broken: gradient not centred": relative(t.corrected, plain),
-            "broken: within augmentations left out": relative(t.corrected - t.sym, centred),
-            "broken: the variance left out": relative(t.corrected + t.variance, centred),
-            "broken: the target's weights left out": relative(theory.terms(Pair(pair.online, same)).corrected, centred),
-            "broken: the predictor left out": relative(swapped.corrected, centred),
-        }
-    )
-
-
-def variant_errors(count: int = 100, seed: int = 0) -> dict[str, dict[str, Tensor]]:
-    """How far each half's step is from Eq. 14, by what stands above: relative errors ``(count,)``, rows then columns.
-
-    The last row, ``raw target``, has a linear top and a target whose mean is left in, as that of a target without BatchNorm is.
-    """
-    pair = instances.random_pair(count, sizes=(5, 6, 12, 8), seed=seed)
-    table: dict[str, dict[str, Tensor]] = {}
-    for top, fields in TOPS.items():
-        towers = pair.changed(**fields)
-        table[top] = {
-            name: relative(theory.predicted(towers, norm), step(towers, norm)) for name, norm in VARIANTS.items()
-        }
-    raw: Norm = {"mean": "omit", "std": "omit"}
-    table["raw target"] = {
-        name: relative(theory.predicted(pair, norm, target_norm=raw), step(pair, norm, target_norm=raw))
-        for name, norm in VARIANTS.items()
-    }
-    return table
 
 
 def covariance_gaps(count: int = 100, seed: int = 0) -> Gaps:
@@ -189,23 +99,6 @@ def batch_gaps(seed: int = 0) -> Gaps:
             }
         )
     return over_instances(*parts) | {"instances": float(count)}
-
-
-def deviation_gaps(count: int = 100, seed: int = 0) -> Gaps:
-    """`theory.scaled_step` and `theory.projected_step` against autograd through BatchNorm; Eq. 14 as printed ignores sigma."""
-    pair = instances.random_pair(count, images=5, seed=seed)
-    detached: Norm = {"mean": "normal", "std": "detach", "eps": 0.0}
-    full: Norm = {"mean": "normal", "std": "normal", "eps": 0.0}
-    constant, whole, printed = step(pair, detached), step(pair, full), theory.terms(pair).corrected
-    scaled, projected = vec(theory.scaled_step(pair)), vec(theory.projected_step(pair))
-    return over_instances(
-        {
-            "sigma constant": relative(scaled, constant),
-            "sigma differentiated": relative(projected, whole),
-            "broken: Eq. 14 without sigma": relative(printed, constant),
-            "broken: sigma a constant": relative(scaled, whole),
-        }
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -279,28 +172,6 @@ def _symmetric_part(matrix: Tensor) -> Tensor:
     return (matrix + matrix.mT) / 2
 
 
-def corollary2_gaps(count: int = 100, seed: int = 0) -> Gaps:
-    """Corollary 2 against autograd through BatchNorm (mean only) in both towers, for every kind of predictor; worst errors."""
-    parts = []
-    for kind in instances.PREDICTORS:
-        pair = instances.shared_pair(instances.random_predictors(kind, count, 3, scale=0.6, seed=seed), seed=seed)
-        w, k = vec(pair.online.weight), theory.without_predictor(pair).connections()
-        stop, through = step(pair, BOTH), step(pair, BOTH, both=True)
-        sym, predictor = -theory.intra(pair.online.connections(), w), pair.online.above[-1]
-        total = (theory.unstopped_operator(pair) @ w[..., None])[..., 0]
-        gaps = {
-            "stop-gradient": relative(theory.stop_gradient_update(pair), stop),
-            "no stop-gradient": relative(total, through),
-            "broken: twice sym, as printed": relative(total + sym + theory.intra(k, w), through),
-            "broken: predictor left out": relative(-theory.intra(k, w), stop),
-        }
-        if kind in ("random", "positive"):
-            turned = (theory.inter_matrix(k, theory.middle(predictor.mT)) @ w[..., None])[..., 0] + sym
-            gaps["broken: the predictor transposed"] = relative(turned, stop)
-        parts.append(gaps)
-    return over_instances(*parts)
-
-
 def rate_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """`theory.rate_law` against :math:`w^T \\Delta w / |w|^2` of the autograd step, relative to the largest rate over beta."""
     measured, law, wrong = [], [], []
@@ -321,30 +192,6 @@ def rate_gaps(count: int = 100, seed: int = 0) -> Gaps:
             "broken: within augmentations without beta": (torch.stack(wrong) - truth).abs().amax(0) / scale,
         }
     )
-
-
-def measured_rates(share: float, betas: Tensor, seed: int = 0) -> Tensor:
-    """Autograd's rates for each of ``betas`` where a share ``a / (a + b)`` of the output's variance is between images.
-
-    One population whose view noise is scaled so that ``a + b`` is one; linear, so that the output scales with it.
-    """
-    g = torch.Generator().manual_seed(seed)
-    image, noise = instances.draw((1, 8, 1, 5), g), instances.draw((1, 8, 4, 5), g)
-    noise = noise - noise.mean(2, keepdim=True)
-    weight, top = instances.draw((1, 4, 5), g), instances.draw((1, 3, 4), g)
-
-    def variance(x: Tensor) -> Tensor:
-        y = Tower(x, weight, (top,)).output()
-        return (y - y.mean((1, 2), keepdim=True)).square().sum(-1).mean() / weight.square().sum()
-
-    x = image * (share / variance(image)).sqrt() + noise * ((1 - share) / variance(noise)).sqrt()
-    tower = Tower(
-        x.expand(len(betas), -1, -1, -1), weight.expand(len(betas), -1, -1), (top.expand(len(betas), -1, -1),)
-    )
-    beta = betas[:, None, None] * torch.eye(3, dtype=torch.float64)
-    pair = Pair(replace(tower, above=(*tower.above, beta)), tower)
-    w = vec(pair.online.weight)
-    return (w * step(pair, BOTH)).sum(1) / w.square().sum(1)
 
 
 def predictor_spectrum(kind: str, replicas: int = 100, *, scale: float = 0.3, seed: int = 0) -> Tensor:
@@ -436,15 +283,6 @@ def ema_gaps(count: int = 200, seed: int = 0) -> Gaps:
         error(swapped, theory.ema_path(alpha, eta, lam, steps))[rising].min()
     )
     return gaps
-
-
-def kappa_over_bound(count: int = 200, seed: int = 0) -> float:
-    r"""Largest ratio of the rate with the target updated after the step to Theorem 9's bound, over random settings.
-
-    With :math:`s = 1/\alpha + 1/\eta \ge 2` it is at most :math:`s / (s - 1) \le 2`, and 2 for :math:`\alpha = \eta = 1`.
-    """
-    alpha, eta, lam = instances.random_settings(count, seed, smallest=0.05)
-    return float((theory.kappa(alpha, eta, lam, "after") / theory.kappa_bound(alpha, eta, lam)).max())
 
 
 def ema_network_gaps(count: int = 100, seed: int = 0) -> Gaps:

@@ -1,4 +1,4 @@
-r"""The papers' ablations of BYOL on small images: Tables 3, 4, 5 and 7 to 10 of [tian2021iclr], run, filled, shown, and recorded.
+r"""The papers' ablations of BYOL on small images: Tables 3, 4, 5 and 7 to 10 of [tian2021iclr], as cells to run.
 
 The cells are the paper's.  Networks, images, augmentation and length are small; where a table counts epochs, so do we, and where it
 gives a range of initial weights, ours is the same share of Xavier's range.
@@ -6,113 +6,57 @@ gives a range of initial weights, ours is the same share of Xavier's range.
 
 from __future__ import annotations
 
-import argparse
+import itertools
+import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sslbook.training.run.distributed import device_of
-from sslchapters.byol.runs import (
-    MEASURES,
-    NONE,
-    PLAIN,
-    SAMPLE,
-    Ablation,
-    Augmentation,
-    Norm,
-    Recipe,
-    Shape,
-    Split,
-    cifar10,
-    digits,
-    probes,
-    probes_and_definite,
-    train_ablations,
-)
-from sslchapters.records import Record, parts_folder, rounded
-from sslchapters.sweep import Study
-from sslchapters.tables import ABLATIONS as NAMES
-from sslchapters.tables import (
-    EPOCHS,
-    Change,
-    Filled,
-    Modes,
-    Rows,
-    Table,
-    ablations,
-    as_html,
-    fill,
-    listing,
-    number,
-    printed,
-    spread,
-)
-from sslchapters.tables import cells as table_cells
+from sslchapters.byol.runs import MEASURES, NONE, Ablation, Norm, Recipe, Shape
+from sslchapters.tables import Filled, Rows, as_html, batchnorm_modes, fill, number, printed, spread
 
 DIGITS = Recipe()
-
-CIFAR10 = Recipe(
-    shape=Shape(size=32, colours=3, channels=(16, 32, 64), width=128, output=64),
-    augmentation=Augmentation(shift=0.15, zoom=0.25, rotation=0.0, gain=0.3, tint=0.2, grey=0.2, mirror=True),
-    epochs=4,
-    batch=128,
-)
-
-CIFAR10_IMAGES = 20_000
-"""Training images: four epochs of them take a CPU half an hour for all cells and five seeds."""
-
 EMA = 0.97
 r"""Our :math:`\gamma_{\text{ema}}`: an average over some thirty steps of the two thousand of a full run."""
-
+NAMES = ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
 PARTS = ("P", "EMA", "BN")
 """Table 3's parts, in the order in which its cells name them."""
 
-SLOWER = 2 / 3
-"""Table 10's learning rate, as a share of the other tables' (0.02 and 0.03 in the paper)."""
-
-Found = Mapping[str, Mapping[str, Tensor]]
-"""Cell, measure, ``(seeds,)``."""
-
 
 def cells(name: str, protocol: Recipe) -> dict[str, Ablation]:
-    """The cells of a table, by the names that the paper's have."""
-    return {label: _cell(change, protocol.shape, EMA) for label, change in ablations(name).items()}
-
-
-def _cell(change: Change, shape: Shape, ema: float) -> Ablation:
-    span = None
-    if change.span is not None:  # the same share of Xavier's range as in the paper's heads
-        inputs, theirs = (shape.width, 512) if change.predictor == 2 else (shape.output, 128)
-        scale = _xavier(shape.output, inputs) / _xavier(128, theirs)
-        span = (change.span[0] * scale, change.span[1] * scale)
-    average, norms = ema if change.ema else 0.0, (_norm(change.projector), _norm(change.head))
-    return Ablation(change.predictor, average, *norms, reset=change.reset, span=span)
-
-
-def _norm(modes: Modes | None) -> Norm:
-    return NONE if modes is None else Norm(*modes)
-
-
-def protocol_of(name: str, protocol: Recipe) -> Recipe:
-    """``protocol`` with the learning rate of the table: Table 10's is smaller than the others'."""
-    return replace(protocol, rate=protocol.rate * SLOWER) if name == "B-Tab10" else protocol
-
-
-def _xavier(inputs: int, outputs: int) -> float:
-    r"""Half the width of Xavier's uniform range, :math:`\sqrt{6/(\text{inputs} + \text{outputs})}`."""
-    return math.sqrt(6 / (inputs + outputs))
-
-
-def in_table(name: str, found: Mapping[str, Tensor]) -> Tensor:
-    """Trials by cell name, ``(seeds,)`` each, in the table's shape: ``(rows, columns, seeds)``."""
+    """The cells of one of :data:`NAMES`, by the names that the paper's have."""
     target = printed(name)
-    return torch.stack([found[cell] for cell in target.cells]).view(*target.mean.shape, -1)
+    labels = zip(target.cells, itertools.product(*target.axes.values()), strict=True)
+    return {cell: _cell(name, row, column, protocol.shape) for cell, (row, column) in labels}
+
+
+def _cell(name: str, row: str, column: str, shape: Shape) -> Ablation:
+    """What a cell changes of BYOL, read from the labels that the paper prints."""
+    if name == "B-Tab3":
+        parts = column.split(", ")
+        norm = Norm() if "BN" in parts else NONE
+        return Ablation(2 * ("P" in parts), EMA * ("EMA" in parts), norm, norm)
+    if name == "B-Tab4":
+        norm = Norm(*batchnorm_modes(column))
+        return Ablation(2, EMA, norm, norm)
+    if name == "B-Tab5":
+        return Ablation(2, EMA, reset=0 if column == "original" else int(column.removeprefix("T = ")))
+
+    def span(inputs: int, theirs: int, low: float, high: float) -> tuple[float, float]:
+        """The same share of Xavier's range, by the numbers of inputs, as in the paper's heads of 128 outputs."""
+        scale = math.sqrt((128 + theirs) / (shape.output + inputs))
+        return low * scale, high * scale
+
+    if name == "B-Tab10":
+        ends = span(shape.width, 512, -float(column), float(column))
+        return Ablation(2, EMA, reset=int(row.removeprefix("T = ")), span=ends)
+    head = NONE if row.startswith("no BN") else Norm()
+    average, reset = (0.0, 0) if name == "B-Tab7" else (EMA, 10)
+    return Ablation(1, average, head=head, reset=reset, span=span(shape.output, 128, *json.loads(column)))
 
 
 def together(found: Mapping[str, Tensor], one: str, other: str) -> Tensor:
@@ -135,83 +79,24 @@ def after(values: Mapping[str, Mapping[str, list[list[float]]]], epoch: int = -1
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The tables of ``sslbook table``
-
-IMAGES: dict[str, tuple[Callable[[], Split], Recipe]] = {
-    "digits": (digits, DIGITS),
-    "cifar10": (lambda: cifar10(CIFAR10_IMAGES), CIFAR10),
-}
+def in_table(name: str, found: Mapping[str, Tensor]) -> Tensor:
+    """Trials by cell name, ``(seeds,)`` each, in the table's shape: ``(rows, columns, seeds)``."""
+    target = printed(name)
+    return torch.stack([found[cell] for cell in target.cells]).view(*target.mean.shape, -1)
 
 
-def filled(name: str, found: Found) -> Filled:
-    """A table with what was found, accuracies in percent, not to be compared with the paper's number by number."""
+def filled(name: str, found: Mapping[str, Mapping[str, Tensor]]) -> Filled:
+    """A table with what was found (cell, measure, ``(seeds,)``), accuracies in percent, not to be compared number by number."""
     scales = {"accuracy": 100.0, "rank": 1.0, "likeness": 1.0}
     trials = {m: scales[m] * in_table(name, {cell: found[cell][m] for cell in found}) for m in MEASURES if found}
     return fill(printed(name), trials, {"accuracy": 1, "rank": 1, "likeness": 3}, comparable=False)
-
-
-def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
-    if record is None:
-        return filled(name, {})
-    epochs = list(record["epochs"])
-    epoch = options.epochs or epochs[-1]
-    if epoch not in epochs:
-        raise ValueError(f"--epochs: the record holds {', '.join(map(str, epochs))}, got {epoch}; --run runs others")
-    shown = filled(name, after(record["tables"][name], epochs.index(epoch)))
-    return replace(shown, facts={"epochs": epoch}, seeds=record.provenance.seeds)
-
-
-def _run(name: str, data: str, options: argparse.Namespace) -> Filled:
-    load, protocol = IMAGES[data]
-    protocol = protocol_of(name, replace(protocol, epochs=options.epochs or protocol.epochs))
-    fresh = train_ablations(protocol, cells(name, protocol), options.seeds, load(), device=options.device or "cpu")
-    found = {cell: {m: values[m][0] for m in MEASURES} for cell, values in fresh.items()}
-    return replace(filled(name, found), facts={"epochs": protocol.epochs})
-
-
-MEASURED = (
-    "paper, accuracy: of a linear probe in percent, mean and deviation. rank: effective rank of the encoder's features."
-    " likeness: mean cosine between the projector's outputs for different images."
-)
-
-LEGENDS = {
-    "B-Tab3": "P: predictor. EMA: moving average. BN: BatchNorm in projector and predictor. –: none of them.",
-    "B-Tab4": "μ: BatchNorm subtracts the mean. σ: it divides by the deviation. μ̸, σ̸: the same without their gradient. –: neither.",
-}
-
-RESET = "T: epochs after which the predictor is drawn anew. 0.01, [0, 0.01]: range of its weights, within ±0.01 or as given."
-"""The legend of the tables of predictors."""
-
-RECORDED = {("B-Tab3", "cifar10"), *((name, "digits") for name in NAMES)}
-
-TABLES = {
-    table.name: table
-    for data in IMAGES
-    for name in NAMES
-    for table in [
-        Table(
-            f"{name}-{data}-convnet",
-            f"Theirs on STL-10 with a ResNet-18, ours on {data} with a small conv net",
-            f"byol-{data}" if (name, data) in RECORDED else "",
-            (0, 1, 2, 3, 4),
-            partial(_recall, name),
-            partial(_run, name, data),
-            (EPOCHS,),
-            listing,
-            legend=f"{LEGENDS.get(name, RESET)} {MEASURED}",
-        )
-    ]
-}
-
-_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Rows) -> Any:
     """A table for the page; its rows begin with their names, and a minus is no hyphen."""
     from IPython.display import HTML  # a command that prints the table needs none
 
-    return HTML(_MINUS.sub("−", as_html(caption, heads, rows)))
+    return HTML(re.sub(r"(?<![\w.])-(?=\d)", "−", as_html(caption, heads, rows)))
 
 
 def html_listing(table: Filled, caption: str) -> Any:
@@ -224,136 +109,3 @@ def html_listing(table: Filled, caption: str) -> Any:
         rest = (number(spread(entry.found.get(m, ()))[0], None, d) for m, d in others)
         rows.append(("; ".join(entry.at[axis] for axis in said), number(*entry.printed, digits), ours, *rest))
     return html_table(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), rows)
-
-
-def html_grid(table: Filled, caption: str) -> Any:
-    """The table's own shape, its last axis the columns: in each cell the paper's mean and ours, as ``printed | ours``."""
-    measures = dict([next(iter(table.measures.items()))])
-    (_, *columns), rows = table_cells(replace(table, measures=measures), brief=True)
-    return html_table(caption, ("printed | ours, %", *columns), rows)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The records
-
-DIGITS_MOMENTS = (0, 5, 10, 20, 50, 100)
-
-RATES = (0.03, 0.1, 0.3, 1.0)
-
-AVERAGES = (0.0, 0.9, 0.97, 0.99, 0.996)
-
-
-def digits_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """All tables, the released code's symmetric predictor, and averages against learning rates, on handwritten digits."""
-    data = digits()
-    wanted = {name: cells(name, DIGITS) for name in NAMES}
-    found: dict[tuple[str, str], dict[str, Tensor]] = {}
-    for recipe in dict.fromkeys(protocol_of(name, DIGITS) for name in NAMES):  # what tables share is trained once
-        some = {(n, label): c for n in NAMES if protocol_of(n, DIGITS) == recipe for label, c in wanted[n].items()}
-        found |= train_ablations(recipe, some, seeds, data, at=DIGITS_MOMENTS)
-    symmetric = {name: Ablation(2, ema, symmetric=True) for name, ema in (("P, BN", 0.0), ("P, EMA, BN", EMA))}
-    averages = {f"{ema:g}": Ablation(2, ema) for ema in AVERAGES}
-    return {
-        "axes": "tables[name][cell][measure][epoch][seed]",
-        "epochs": DIGITS_MOMENTS,
-        "tables": {name: {label: rounded(found[name, label], 5) for label in wanted[name]} for name in NAMES},
-        "symmetric": _final(DIGITS, symmetric, seeds, data),
-        "rates": {f"{rate:g}": _final(replace(DIGITS, rate=rate), averages, seeds, data) for rate in RATES},
-    }  # rates[rate][average][measure][seed]
-
-
-def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Table 3's eight cells on CIFAR-10, on the GPU if there is one; raises FileNotFoundError without the data."""
-    data = cifar10(CIFAR10_IMAGES)
-    at = sorted({0, CIFAR10.epochs // 2, CIFAR10.epochs})
-    found = train_ablations(CIFAR10, cells("B-Tab3", CIFAR10), seeds, data, at=at, device=str(device_of(None)))
-    return {
-        "axes": "tables[name][cell][measure][epoch][seed]",
-        "epochs": at,
-        "images": len(data.train),
-        "batch": CIFAR10.batch,
-        "tables": {"B-Tab3": rounded(found, 5)},
-    }
-
-
-def _final(protocol: Recipe, some: Mapping[str, Ablation], seeds: Sequence[int], data: Split) -> dict[str, Any]:
-    found = rounded(train_ablations(protocol, some, seeds, data), 5)
-    return {name: {m: values[0] for m, values in measured.items()} for name, measured in found.items()}
-
-
-RESETS = {"never": 0, "T = 50": 50}
-"""Epochs of the digits, 21 steps each: 50 are 1,050 steps.  The papers' ten epochs of STL-10 are some 8,200, which are 390 of the
-digits': in a run of so few steps that is never."""
-
-RESET_MOMENTS = {"never": (0, 10, 50, 100, 200), "T = 50": (0, 50, 100)}
-"""Epochs after which to measure; a measurement comes before the reset of its moment."""
-
-
-def resets_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Tables 8 and 9 with resets by steps, and without; how definite Theorem 8's covariance is along each run."""
-    data, parts = digits(), parts_folder() / "byol-resets"
-    tabled = {label: cell for name in ("B-Tab8", "B-Tab9") for label, cell in cells(name, DIGITS).items()}
-    found: dict[str, Any] = {}
-    for name, reset in RESETS.items():
-        some = {label: replace(cell, reset=reset) for label, cell in tabled.items()}
-        how = probes_and_definite(DIGITS)
-        runs = train_ablations(DIGITS, some, seeds, data, at=RESET_MOMENTS[name], measure=how, parts=parts)
-        found[name] = rounded(runs, digits=6)
-    return {
-        "axes": "runs[resets][cell][measure][moment][seed]",
-        "epochs": {name: list(RESET_MOMENTS[name]) for name in RESETS},
-        "steps": len(data.train) // DIGITS.batch,
-        "runs": found,
-    }
-
-
-LONG_AVERAGES = {f"{ema:g}": Ablation(2, ema) for ema in (0.0, 0.97, 0.996)}
-
-DIGITS_AT, CIFAR10_AT = (0, 5, 10, 20, 50, 100), (0, 2, 5, 10, 20, 40)
-
-
-def average_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Predictor and BatchNorm with and without a moving average, on the digits."""
-    return _averages("byol-average", DIGITS, digits(), seeds, DIGITS_AT)
-
-
-def _averages(
-    name: str, protocol: Recipe, data: Split, seeds: Sequence[int], at: Sequence[int], **how: Any
-) -> dict[str, Any]:
-    parts = parts_folder() / name
-    found = train_ablations(protocol, LONG_AVERAGES, seeds, data, at=at, measure=probes, parts=parts, **how)
-    return {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": rounded(found, digits=6)}
-
-
-def average_cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """The same on CIFAR-10 for 40 epochs: three quarters of an hour of one core, a cell and a seed at a time."""
-    data, how = cifar10(CIFAR10_IMAGES), {"alone": True, "device": str(device_of(None))}
-    values = _averages("byol-average-cifar10", CIFAR10, data, seeds, CIFAR10_AT, **how)
-    return values | {"images": len(data.train), "batch": CIFAR10.batch}
-
-
-BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, SAMPLE, SAMPLE)}
-BATCHLESS |= {"GroupNorm, no predictor": Ablation(0, EMA, SAMPLE, SAMPLE), "no norm": Ablation(2, EMA, PLAIN, PLAIN)}
-"""Networks without batch statistics in any layer, beside one with BatchNorm in all."""
-
-
-BATCHLESS_AT = (0, 20, 50, 100, 200)
-
-
-def batchless_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """:data:`BATCHLESS` on the digits, at the learning rate of the other records and at a smaller one."""
-    data, parts, runs = digits(), parts_folder() / "byol-batchless", {}
-    for rate in (0.03, 0.1):
-        recipe, place = replace(DIGITS, rate=rate), parts / f"{rate:g}"
-        runs[f"{rate:g}"] = rounded(train_ablations(recipe, BATCHLESS, seeds, data, at=BATCHLESS_AT, parts=place), 5)
-    return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(BATCHLESS_AT), "runs": runs}
-
-
-STUDIES = {
-    "byol-batchless": Study(batchless_values, tuple(range(8))),
-    "byol-average": Study(average_values, tuple(range(10))),
-    "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
-    "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),
-    "byol-digits": Study(digits_values, (0, 1, 2, 3, 4)),
-    "byol-resets": Study(resets_values, (0, 1, 2, 3, 4)),
-}

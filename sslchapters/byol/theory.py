@@ -139,22 +139,6 @@ def scaled_step(pair: Pair) -> Tensor:
     return out
 
 
-def projected_step(pair: Pair) -> Tensor:
-    r"""The step through a full BatchNorm, mean and deviation both differentiated, ``(R, k, m)``.
-
-    With :math:`d_k`, a row of :func:`scaled_step`, and the covariance C of all activations below, over images and views,
-
-        d_k - (w_k^T d_k) C w_k / (w_k^T C w_k),
-
-    whose product with :math:`w_k` is zero: the length of a row does nothing, so the step does not change it to first order.
-    """
-    d, w = scaled_step(pair), pair.online.weight
-    h = pair.online.below.flatten(1, 2)
-    h = h - h.mean(1, keepdim=True)
-    cw = w @ (h.mT @ h) / h.shape[1]
-    return d - (w * d).sum(-1, keepdim=True) * cw / (w * cw).sum(-1, keepdim=True)
-
-
 def middle(predictor: Tensor) -> Tensor:
     """:math:`W_p^T (I - W_p)`, ``(R, o, o)``."""
     return predictor.mT @ (torch.eye(predictor.shape[-1], dtype=predictor.dtype) - predictor)
@@ -163,13 +147,6 @@ def middle(predictor: Tensor) -> Tensor:
 def without_predictor(pair: Pair) -> Tower:
     """The tower without its predictor, with the online weights."""
     return replace(pair.online, above=pair.online.above[:-1])
-
-
-def stop_gradient_update(pair: Pair) -> Tensor:
-    """Corollary 2's update with stop-gradient, from the base network's connections, ``(R, m k)``."""
-    w, k = vec(pair.online.weight), without_predictor(pair).connections()
-    matrix = inter_matrix(k, middle(pair.online.above[-1]))
-    return (matrix @ w[..., None])[..., 0] - intra(pair.online.connections(), w)
 
 
 def unstopped_operator(pair: Pair) -> Tensor:

@@ -566,15 +566,6 @@ def population_with_strength(
     return net, clean, clean[:, None] + strength * noise
 
 
-def residue_curve(strengths: tuple[float, ...], *, symmetric: bool = False, seed: int = 0) -> list[Residue]:
-    """The residue as the augmentation grows, on one network and one set of directions."""
-    found = []
-    for s in strengths:
-        net, clean, views = population_with_strength(s, symmetric=symmetric, seed=seed)
-        found.append(residue(net, "0", views, clean, tau=1.0))
-    return found
-
-
 def _look_alikes(strength: float, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
     """A network, five clean samples that differ by a thousandth, and one fixed view of each, ``x + s noise``.
 
@@ -611,26 +602,7 @@ def bound_margins(
     return dict(zip(BOUNDS, torch.tensor(rows, dtype=torch.float64).T, strict=True))
 
 
-def deterministic_augmentation() -> Residue:
-    r"""The counterexample to Eq. 79 as printed: a linear neuron, two samples with equal outputs, one fixed view each.
-
-    The view of ``(1, 0)`` is ``(1 + a, 0)``, that of ``(0, 1)`` is ``(0, 1 - a)``; :math:`w = (1, 1)`.  Nothing varies within an
-    augmentation (:math:`\sigma_{aug} = 0`) and un-augmented outputs coincide, so the printed bound is 0; theta isn't.
-    """
-    shift = 0.5
-    neuron = nn.Linear(2, 1, bias=False, dtype=torch.float64)
-    nn.init.ones_(neuron.weight)
-    net = nn.Sequential(neuron)
-    clean = torch.eye(2, dtype=torch.float64)
-    views = clean * torch.tensor([[1 + shift], [1 - shift]], dtype=torch.float64)
-    return residue(net, "0", views[:, None], clean, tau=0.5)
-
-
-def _disturbed(count: int, seed: int) -> Iterator[tuple[nn.Sequential, Tensor, Tensor]]:
-    return (population_with_strength(0.5, symmetric=False, seed=s) for s in range(seed, seed + count))
-
-
-@over(_disturbed)
+@over(lambda count, seed: (population_with_strength(0.5, symmetric=False, seed=s) for s in range(seed, seed + count)))
 def step_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Comparison]:
     """The coefficients of the two terms against autograd on the enumerated loss, for both losses, one tower and both."""
     net, clean, views = instance

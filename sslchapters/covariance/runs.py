@@ -19,12 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook._check import require_whole
 from sslbook.losses import pairs as losses
-from sslbook.networks.small import convnet, mlp
+from sslbook.networks.small import convnet
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import vec
 from sslbook.operator.view_weights import Mixing
 from sslchapters import enumerated
-from sslchapters.covariance.checks import Residue, coefficients, residue
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
 
@@ -268,30 +267,6 @@ def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[in
             work()
         counts.append(int(counter.get_total_flops()))
     return counts[0], counts[1]
-
-
-def residue_on_digits(seed: int, *, samples: int = 10, steps: int = 120, every: int = 10) -> dict[int, Residue]:
-    """Theorem 4's residue by step of a run: gradient descent on the expected InfoNCE loss (H = 1, both towers, tau = 1).
-
-    A few digits with five views each (the image, and one pixel to each side), MLP 64-16-8.
-    """
-    data = enumerated.digits(samples, seed, dtype=torch.float64)
-    mean = data.pixels.mean(0)
-    grid = enumerated.shifts(data.pixels, 1) - mean  # identity first, then the 3 x 3 grid row by row without its centre
-    views, clean = grid[:, [0, 2, 4, 5, 7]], data.pixels - mean
-    net = nn.Sequential(nn.Flatten(), *mlp((64, 16, 8), seed=seed))
-    weights, found = list(net.parameters()), {}
-    for step in range(steps + 1):
-        if step % every == 0:
-            found[step] = residue(net, "3", views, clean, tau=1.0)
-        outputs = net(views.flatten(0, 1))
-        with torch.no_grad():
-            moves = coefficients(outputs, len(views), views.shape[1], "info_nce", 1.0, 0.0)[1] @ outputs
-        steps_down = torch.autograd.grad(outputs, weights, moves)
-        with torch.no_grad():
-            for weight, down in zip(weights, steps_down, strict=True):
-                weight.add_(0.1 * down)
-    return found
 
 
 def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:

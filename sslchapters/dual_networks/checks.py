@@ -187,21 +187,9 @@ def tower_gradient(k1: Tensor, w1: Tensor, k2: Tensor, w2: Tensor) -> Tensor:
     return _times(k1, lifted(k1, w1) - lifted(k2, w2))
 
 
-def _matrix_gradient(j1: Tensor, w1: Tensor, f1: Tensor, j2: Tensor, w2: Tensor, f2: Tensor) -> Tensor:
-    r"""The same as a matrix, ``(B, n_l, n_{l-1})``: :math:`J_1^T [J_1 W_1 f_1 - J_2 W_2 f_2] f_1^T`."""
-    gap = torch.einsum("bon,nm,bm->bo", j1, w1, f1) - torch.einsum("bon,nm,bm->bo", j2, w2, f2)
-    return torch.einsum("bon,bo,bm->bnm", j1, gap, f1)
-
-
 def tied_gradient(k1: Tensor, k2: Tensor, weight: Tensor) -> Tensor:
     r""":math:`(K_1 - K_2)(K_1 - K_2)^T vec(W)`: the gradient of :math:`r` when *both* towers share and train the weights."""
     return _times(k1 - k2, lifted(k1 - k2, weight))
-
-
-def _normalized_gradient(k1: Tensor, y1: Tensor, k2: Tensor, y2: Tensor, weight: Tensor) -> Tensor:
-    r""":math:`K_1^n P^\perp_{y_1} [K_1^n - K_2^n]^T vec(W)` with :math:`K^n = K / \|y\|` (Eq. 41)."""
-    n1, n2 = k1 / y1.norm(dim=1)[:, None, None], k2 / y2.norm(dim=1)[:, None, None]
-    return _times(n1, project_out(y1, lifted(n1 - n2, weight)))
 
 
 def project_out(y: Tensor, u: Tensor) -> Tensor:
@@ -294,7 +282,9 @@ def recursion_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Lemma 1: :math:`V^{b\top}_1 [V^f_1 \tilde f_1 - V^f_2 \tilde f_2]` against autograd, at every layer."""
     one, two = transitions(it.net, it.index, it.x1), transitions(it.twin, it.index, it.x2)
     first, second = _times(one.forward, one.preactivation), _times(two.forward, two.preactivation)
-    truth = _preactivation_gradient(it)
+    above, h = it.net[it.index + 1 :], it.net[: it.index + 1](it.x1).detach().requires_grad_(True)
+    r = losses.half_squared_distance(above(h).flatten(1), it.twin(it.x2).flatten(1).detach())
+    truth = torch.autograd.grad(r.sum(), h)[0].flatten(1)
     yield "lemma", _times(one.backward.mT, first - second), truth
     if degree(it.net, it.index) > 1:
         forward_only = _times(one.forward.mT, first - second)
@@ -302,14 +292,6 @@ def recursion_gaps(it: Instance) -> Iterator[Comparison]:
     if it.index + 1 < len(it.net) and not all(isinstance(m, (nn.Identity, nn.Linear)) for m in it.net):
         swapped = _times(one.backward.mT, first - _times(one.forward, two.preactivation))
         yield "broken: one tower's gates for both", swapped, truth
-
-
-def _preactivation_gradient(it: Instance) -> Tensor:
-    above = it.net[it.index + 1 :]
-    h = it.net[: it.index + 1](it.x1).detach().requires_grad_(True)
-    r = losses.half_squared_distance(above(h).flatten(1), it.twin(it.x2).flatten(1).detach())
-    gradient: Tensor = torch.autograd.grad(r.sum(), h)[0]
-    return gradient.flatten(1)
 
 
 @over(_layers(*DEGREE_ONE))
@@ -329,7 +311,9 @@ def distance_gaps(it: Instance) -> Iterator[Comparison]:
     yield "broken: both towers for the first", tied, first
     if isinstance(it.net[it.index], nn.Linear):
         a, b = open_layer(it.net, it.layer, it.x1), open_layer(it.twin, it.layer, it.x2)
-        matrix = _matrix_gradient(a.jacobian(), w, a.below, b.jacobian(), v, b.below)
+        ends = ((a, w), (b, v))
+        first, second = (torch.einsum("bon,nm,bm->bo", end.jacobian(), weight, end.below) for end, weight in ends)
+        matrix = torch.einsum("bon,bo,bm->bnm", a.jacobian(), first - second, a.below)
         yield "matrix form", torch.stack([vec(m) for m in matrix]), kronecker
 
 
@@ -380,7 +364,8 @@ def normalized_gaps(it: Instance) -> Iterator[Comparison]:
     k1, k2, w = one.connections(), two.connections(), it.weight
     truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
     n1, n2 = k1 / one.output.norm(dim=1)[:, None, None], k2 / two.output.norm(dim=1)[:, None, None]
-    value, straight = _normalized_gradient(k1, one.output, k2, two.output, w), _times(n1, lifted(n1 - n2, w))
+    pull = lifted(n1 - n2, w)  # Eq. 41: K_1^n P_y1 [K_1^n - K_2^n]^T vec(W)
+    value, straight = _times(n1, project_out(one.output, pull)), _times(n1, pull)
     if truth.norm() < 1e-6 * straight.norm():
         return  # the layer cannot turn its output: nothing but rounding is left
     yield "Eq. 41", value, truth
@@ -404,19 +389,10 @@ PAIR_LOSSES: dict[str, PairLoss] = {
 }
 
 
-def _printed_triplet(p: Tensor, n: Tensor) -> Tensor:
-    return (0.7 * (1 + ((p[:, None] - n + 0.3) / 0.7).exp()).log()).mean(1)
-
-
-def _printed_nce(p: Tensor, n: Tensor) -> Tensor:
-    attract = (-p / 0.7).exp()
-    return -(attract / (attract + (-n / 0.7).exp().sum(1))).log()
-
-
 PRINTED: dict[str, PairLoss] = {
     "simple": lambda p, n: p - n.mean(1),
-    "soft_triplet": _printed_triplet,
-    "info_nce": _printed_nce,
+    "soft_triplet": lambda p, n: (0.7 * (1 + ((p[:, None] - n + 0.3) / 0.7).exp()).log()).mean(1),
+    "info_nce": lambda p, n: -((-p / 0.7).exp() / ((-p / 0.7).exp() + (-n / 0.7).exp().sum(1))).log(),
 }
 """The losses of ``PAIR_LOSSES`` letter by letter: unsafe for large distances, independent of :mod:`sslbook.losses.pairs`."""
 
@@ -440,7 +416,10 @@ def partial_sums(count: int = 400, seed: int = 0) -> Gaps:
         return p / 0.7 + torch.logsumexp(torch.cat([-p[..., None], -n], -1), -1)
 
     wrong = losses.partials(detuned, r_pos, r_neg)
-    swapped = [losses.partials(_exchanged(fn), r_pos, r_neg[:, :1]) for fn in PAIR_LOSSES.values()]
+    exchanged = [
+        lambda p, n, fn=fn: fn(n[:, 0], p[:, None]) for fn in PAIR_LOSSES.values()
+    ]  # positive and its one negative
+    swapped = [losses.partials(fn, r_pos, r_neg[:, :1]) for fn in exchanged]
 
     def margin(pair: losses.Partials) -> float:
         return float(torch.cat([pair.pos, -pair.neg.flatten()]).min())
@@ -456,11 +435,6 @@ def partial_sums(count: int = 400, seed: int = 0) -> Gaps:
         "broken: extended loss": float(total(extended).min()),
         "broken: two temperatures": float(total(wrong).min()),
     }
-
-
-def _exchanged(loss: PairLoss) -> PairLoss:
-    """The loss with the positive and its one negative exchanged."""
-    return lambda p, n: loss(n[:, 0], p[:, None])
 
 
 TUPLES, NEGATIVES = 8, 4

@@ -95,26 +95,3 @@ def _draw_tower(ax: Axes, net: nn.Sequential, x: Tensor, *, color: str, ink: str
         ax.text(*at, f"{value:.2f}".removesuffix(".00").replace("-", "\u2212"), color=text, ha="center", va="center")
     ax.set(xlim=(-0.45, 1.55), ylim=(-0.45, 2.65), aspect="equal")
     ax.axis("off")
-
-
-def draw_towers(ax: Axes, *, colors: Mapping[str, str]) -> None:
-    """The set-up of the chapter: two towers, the distance of their outputs, and its gradient's way to layer l of the first."""
-    ax.set(xlim=(0, 10), ylim=(0, 8.4))
-    ax.axis("off")
-    heights = {"input": 0.4, "layers below": 2.2, "layer": 4.0, "layers above": 5.8}
-    for tower, middle in ((1, 2.4), (2, 7.6)):
-        named = {"input": rf"input $\mathbf{{x}}_{tower}$", "layer": rf"layer $l$: $W_{{{tower},l}}$"}
-        for name, height in heights.items():
-            edge = {"edgecolor": colors["blue"], "linewidth": 2} if name == "layer" else {"edgecolor": colors["ink"]}
-            box = {"boxstyle": "round,pad=0.35", "facecolor": "white"} | edge
-            ax.text(middle, height, named.get(name, name), ha="center", va="center", bbox=box)
-            ax.annotate("", (middle, height + 1.35), (middle, height + 0.45), arrowprops={"arrowstyle": "->"})
-        ax.text(middle, 7.5, rf"output $\mathbf{{f}}_L(\mathbf{{x}}_{tower})$", ha="center", va="center")
-    red = colors["vermilion"]
-    ax.annotate("", (6.0, 7.5), (4.0, 7.5), arrowprops={"arrowstyle": "<->"})
-    ax.text(5, 7.8, "distance $r$", ha="center", color=red)
-    ax.plot([4.35, 4.35], [7.2, 4.0], "--", color=red, linewidth=1.3)
-    ax.annotate("", (3.55, 4.0), (4.35, 4.0), arrowprops={"arrowstyle": "->", "linestyle": "--", "color": red})
-    ax.text(4.55, 5.4, "gradient\nthrough\n$K_l(\\mathbf{x}_1)$", va="center", color=red)
-    ax.text(2.2, 4.9, "$J_l$", ha="right", va="center")
-    ax.text(2.2, 3.1, r"$\mathbf{f}_{l-1}$", ha="right", va="center")

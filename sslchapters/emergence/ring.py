@@ -270,13 +270,6 @@ def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> 
     return tuple(found)
 
 
-def stuck_share(bias: bool, count: int, seed: int = 0) -> float:
-    """The share of Gaussian neurons that are stuck from the start, their patterns cancelling, of ``count`` draws."""
-    draws = torch.Generator().manual_seed(seed)
-    chosen = selected(torch.randn(count, 3 if bias else 2, generator=draws, dtype=torch.float64))
-    return float((chosen.any(-1) & (direction(chosen, bias) == 0).all(-1)).double().mean())
-
-
 def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
     r"""Shares of neurons whose end is foretold at the start: by the *sign* of the contrast g(w), by responses.
 

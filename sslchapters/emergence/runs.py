@@ -172,18 +172,6 @@ def steps_to(norms: Tensor, factor: float) -> Tensor:
     return torch.where(there.any(1), there.int().argmax(1), torch.full_like(there[:, 0].long(), last))
 
 
-def acceleration(run: Run) -> Tensor:
-    """Growth of the norms' logarithms in the second half of the way over that in the first, ``(R, 2)``: 1 for an exponential.
-
-    The way is from the start to where W1 is ten times as long, or to the last step of a run that does not get there.
-    """
-    ends = steps_to(run.norms, 10.0)
-    rows = torch.arange(len(ends))
-    log = run.norms.double().log()
-    first = log[rows, ends // 2] - log[:, 0]
-    return (log[rows, ends] - log[rows, ends // 2]) / first
-
-
 def foretold_steps(seeds: Sequence[int], *, protocol: TwoLayerSizes = DEFAULT) -> Tensor:
     """Steps that the *exact expected* descent of L_simp (twice Eq. 8) takes to make W1 ten times as long, ``(R,)``."""
     most = 2000

@@ -146,29 +146,6 @@ def specialise(mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: fl
     return Ends((after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1), which == before.argmax(-1))
 
 
-def gated_mean_gap(seed: int = 0) -> tuple[float, float]:
-    r"""Relative error of :math:`u_k` against Gauss's quadrature along ``w``, and the same without the term in :math:`\varphi`.
-
-    :math:`x = t\, w / \|w\| + x_\perp` with :math:`t \sim N(w^T \mu / \|w\|, \sigma^2)`; :math:`x_\perp` averages to its mean.
-    """
-    mixture = random_mixture(1, 4, 5, 0.7, seed)
-    draw = torch.Generator().manual_seed(seed)
-    w = torch.randn(1, 20, 5, generator=draw, dtype=torch.float64)
-    unit = w / w.norm(dim=-1, keepdim=True)
-    m = torch.einsum("rkd,rnd->rkn", mixture.centres, unit)[..., None]
-    grid, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(200))
-    high = m.clamp_min(0) + 12 * mixture.sigma  # from the threshold at 0 to where nothing is left
-    t = 0.5 * high * (grid + 1)
-    density = 0.5 * high * weights * torch.exp(-0.5 * ((t - m) / mixture.sigma).square())
-    density = density / (mixture.sigma * math.sqrt(2 * math.pi))
-    flat = mixture.centres[:, :, None] - m * unit[:, None]
-    truth = density.sum(-1, keepdim=True) * flat + (t * density).sum(-1, keepdim=True) * unit[:, None]
-    short = torch.special.ndtr(m / mixture.sigma) * mixture.centres[:, :, None]
-    scale = truth.norm(dim=-1).max()
-    errors = [float((value - truth).norm(dim=-1).max() / scale) for value in (mixture.gated_means(w), short)]
-    return errors[0], errors[1]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Two layers as one flow
 
@@ -396,48 +373,6 @@ def step_gap(start: Start, rate: float = 0.05) -> tuple[float, float]:
     added = one.square().sum(-1) + two.square()
     gaps = [(change - rate**2 * right).abs().max() / scale for right in (excess(one, two), added)]
     return float(gaps[0]), float(gaps[1])
-
-
-def sampled_training(start: Start, time: float, rate: float, *, seed: int = 0) -> tuple[float, float]:
-    """SGD on L_simp, H = 1, both towers, with sampled batches and a diagonal second layer.
-
-    Relative distance of its weights to the flow through both towers and to that through one, RMS over replicas.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    w1, w2 = start.w1.clone(), start.w2.clone()
-    rows = torch.arange(len(w1))[:, None]
-    for _ in range(round(time / rate)):
-        one, kind = start.mixture.sample(128, draw)
-        noise = torch.randn(one.shape, generator=draw, dtype=one.dtype)
-        two = start.mixture.centres[rows, kind] + start.mixture.sigma * noise
-        leaves = [w.requires_grad_(True) for w in (w1, w2)]
-        a, p = ((v @ leaves[0].mT).relu() * leaves[1][:, None] for v in (one, two))
-        loss = 0.5 * ((a - p).square() - (a - a.roll(1, 1)).square()).sum(-1).mean(1)
-        g1, g2 = torch.autograd.grad(loss.sum(), leaves)
-        w1, w2 = (w1 - rate * g1).detach(), (w2 - rate * g2).detach()
-    last = torch.cat([w1.flatten(1), w2], 1)
-    both, single = (torch.cat([part[-1].flatten(1) for part in integrate(start, time, towers=t)], 1) for t in (2, 1))
-    off = [((last - goal).square().sum(1) / goal.square().sum(1)).mean().sqrt() for goal in (both, single)]
-    return float(off[0]), float(off[1])
-
-
-def leave_diagonal(seed: int = 0, *, growth: float = 4.0, replicas: int = 20) -> Tensor:
-    """Free flow from a diagonal W2 until it is ``growth`` times as long: the off-diagonal share of its squares, ``(replicas,)``.
-
-    Raises ValueError where some replica doesn't grow that far in 4000 steps.
-    """
-    begin = random_start(replicas, nodes=4, seed=seed)
-    w1, w2 = begin.w1, torch.diag_embed(begin.w2)
-    goal = growth * w2.flatten(1).norm(dim=1)
-    for _ in range(4000):
-        one, two = velocity(w1, w2, begin.mixture.gated_means(w1))
-        live = w2.flatten(1).norm(dim=1) < goal
-        if not live.any():
-            square = w2.square()
-            return 1 - square.diagonal(dim1=1, dim2=2).sum(1) / square.sum((1, 2))
-        pace = 0.01 * live.to(w1.dtype) * w1.flatten(1).norm(dim=1) / one.flatten(1).norm(dim=1)
-        w1, w2 = w1 + pace[:, None, None] * one, w2 + pace[:, None, None] * two
-    raise ValueError(f"growth={growth} is out of reach of some replica in 4000 steps")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

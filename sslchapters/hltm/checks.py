@@ -34,25 +34,6 @@ SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), (
 """Values and branching of the small trees, of different kinds, that the checks take turns with."""
 
 
-def sampling_score(count: int, samples: int, seed: int, *, flatter: float = 0.0) -> float:
-    """Largest distance, in standard errors, of sampled from exact joint probabilities of root and node, over ``count`` trees.
-
-    flatter: hold the samples to tables that are nearer to uniform by this share, which they must fail.
-    """
-    scores = []
-    for i, s in enumerate(instance_seeds(count, seed)):
-        tree = trees.random_categorical([s], *SHAPES[i % len(SHAPES)])
-        held = LatentTree(tree.root, tuple((1 - flatter) * t + flatter / t.shape[-1] for t in tree.tables))
-        drawn = tree.sample([s], samples)
-        root = torch.nn.functional.one_hot(drawn[0][0, 0].long(), tree.values[0]).double()
-        for values, table, m in zip(drawn[1:], trees.from_root(held)[1:], tree.values[1:]):
-            expected = held.root[:, None, :, None] * table
-            hot = torch.nn.functional.one_hot(values[0].long(), m).double()
-            found = torch.einsum("bz,nbm->nzm", root, hot) / samples
-            scores.append(((found - expected[0]).abs() / (expected[0] * (1 - expected[0]) / samples).sqrt()).max())
-    return float(torch.stack(scores).max())
-
-
 def message_gaps(count: int, seed: int) -> Gaps:
     """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
     rows = []

@@ -9,8 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
-from sslchapters.hltm import lucky_nodes
-
 Colours = Mapping[str, str]
 
 _GREY = "#888888"
@@ -94,18 +92,3 @@ def correlations(ax: Axes, best: Sequence[Tensor], color: str) -> None:
     ax.spines[:].set_visible(False)
     ax.set(xticks=[], yticks=[0, 1 - len(best)], yticklabels=["root", "lowest"], ylim=(0.5 - len(best), 0.5))
     ax.tick_params(length=0)
-
-
-def means_of_units(ax: Axes, part: lucky_nodes.LeafPart, weights: Tensor, c: float, colours: Colours) -> int:
-    r"""Units in the plane of their two means, :math:`w^\top (h + a)` and :math:`w^\top (h - a)`; how many are lucky.
-
-    The lucky corner is shaded, and the units in it are crosses.
-    """
-    up, down = weights @ (part.h + part.a), weights @ (part.h - part.a)
-    found = lucky_nodes.is_lucky(weights, part.h, part.a, c, 1.0)
-    edge = (c / part.h.numel()) ** 0.5 * float((part.h + part.a).norm())
-    ax.fill_between([edge, 3], -3, 0, color="#e2e2e2", linewidth=0)
-    ax.plot(up[~found], down[~found], "o", color=colours["blue"], mfc="none", markersize=3.5, markeredgewidth=0.8)
-    ax.plot(up[found], down[found], "X", color=colours["vermilion"], markersize=7)
-    ax.set(xlim=(-2.2, 2.2), ylim=(-2.2, 2.2), aspect="equal", xlabel=r"mean if $z_\mu = 1$")
-    return int(found.sum())

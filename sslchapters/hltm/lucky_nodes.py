@@ -13,18 +13,12 @@ not: they see the same leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy import integrate, special, stats
 from torch import Tensor
-
-from sslbook.trees import exact
-from sslbook.trees import latent as trees
-from sslchapters.hltm import theory
-from sslchapters.hltm.runs import TreeRun, start
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Lemma 8: the probability that a Gaussian pair is lucky
@@ -119,24 +113,6 @@ def width_needed(c: float, gamma: float, eta: float, *, as_printed: bool = False
     :math:`\ln(1/\eta)` over :func:`tail_bound`.
     """
     return math.log(1 / eta) / tail_bound(c, gamma, as_printed=as_printed)
-
-
-def printed_range(c: float, gamma: float, eta: float) -> tuple[float, float]:
-    r"""The range of Eq. 128, as printed, that the bounds of Eq. 124 on :math:`\hat R` leave."""
-    low, high = residue_bounds(c, gamma)
-    scale = 2 * math.pi * math.exp(c / 2) / math.sqrt(1 - gamma * gamma) * math.log(1 / eta)
-    return scale / high, scale / low
-
-
-def eta_for(width: float, c: float, gamma: float) -> tuple[float, float]:
-    r"""The :math:`\eta` for which ``width`` is the lower, and the upper, end of :func:`printed_range`."""
-    lower, upper = printed_range(c, gamma, math.exp(-1))
-    return math.exp(-width / lower), math.exp(-width / upper)
-
-
-def polarity_needed(c: float) -> float:
-    r"""The polarity above which the bracket of Eq. 130 is positive when :math:`\sigma_l = 0`: :math:`\sqrt{6 / (c + 6)}`."""
-    return math.sqrt(6 / (c + 6))
 
 
 def is_lucky(weights: Tensor, h: Tensor, a: Tensor, c: float, sigma_w: float) -> Tensor:
@@ -250,19 +226,6 @@ def some_unit(chance: float, width: int) -> float:
     return -math.expm1(width * math.log1p(-chance))
 
 
-def chance_of_lucky_part(part: LeafPart, width: int, c: float, *, draws: int, seed: int) -> tuple[float, float]:
-    """How often a part of ``width`` random units has a lucky one, among ``draws`` of them, and its standard error."""
-    n, hits, done = part.rho.numel(), 0, 0
-    block = max(1, 4_000_000 // (width * n))
-    while done < draws:
-        count = min(block, draws - done)
-        weights = uniform_weights((count, width, n), 1.0, seed + 7919 * done)
-        hits += int(is_lucky(weights, part.h, part.a, c, 1.0).any(-1).sum())
-        done += count
-    share = hits / draws
-    return share, math.sqrt(max(share * (1 - share), 1 / draws) / draws)
-
-
 def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, any_unit: bool = False) -> Tensor:
     r"""Eq. 130 on lucky units: :math:`(v^+)^2 - (v^-)^2` over its lower bound, three times the bracket, ``(units,)``.
 
@@ -311,55 +274,3 @@ def extreme_unit(pairs: int, c: float) -> tuple[LeafPart, Tensor]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Children that share a variable
-
-
-def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int) -> dict[str, float]:
-    r"""Draw ``units`` units with :math:`\sigma_w = 1` over children of polarities ``rho`` and ``-rho``; look at the lucky ones.
-
-    Each child is ``copies`` identical units, and all is exact over the four patterns.
-    exceeding: share of the lucky units whose conditional variance exceeds Eq. 158.  worst: largest ratio of the two.
-    margin: smallest gap :math:`(v^+)^2 - (v^-)^2` over the bound of Eq. 130.
-    """
-    signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat_interleave(copies)
-    part = LeafPart(rho * signs)
-    weights = uniform_weights((units, 2 * copies), 1.0, seed)
-    found = weights[is_lucky(weights, part.h, part.a, c, 1.0)]
-    sums = found.unflatten(1, (2, copies)).sum(2)  # identical children: only the sum of their weights counts
-    patterns = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
-    active = (sums @ patterns.T).relu()
-    chance = torch.tensor([1 + rho, 1 - rho], dtype=torch.float64) / 2
-    up, down = (active @ torch.where(patterns == 1, p, 1 - p).prod(1) for p in (chance, chance.flip(0)))
-    variance = sums.square().sum(1) * (1 - rho**2) / 4
-    allowed = 3 / 4 * (1 - rho**2)
-    bound = 3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0, dtype=torch.float64)))
-    gaps = (up.square() - down.square()).abs()
-    exceeding = float((variance > allowed * (1 + 1e-9)).double().mean())
-    return {"exceeding": exceeding, "worst": float(variance.max()) / allowed, "margin": float(gaps.min()) / bound}
-
-
-def promising_parts(
-    protocol: TreeRun,
-    seeds: Sequence[int],
-    c: float,
-    bracket: Callable[..., Tensor] = bracket,
-    *,
-    group: int = 1,
-) -> list[float]:
-    """Share of the parts of untrained networks for which the bracket is positive, one number a depth, root first.
-
-    bracket: that of Eq. 130, or :func:`sharper_bracket`, for independent children or for groups of ``group`` (from the
-    second depth above the leaves on, as a leaf is alone).
-    """
-    tree, net = start(protocol, seeds)
-    listed = exact.list_parts(tree, net)
-    shares = []
-    for depth in range(tree.depth):
-        b = tree.branching[depth]
-        below = listed[depth + 1]
-        rho = trees.polarity(tree.tables[depth])  # (R, children)
-        s, sigma = theory.selectivity(below), exact.activation_variances(below).amax((-1, -2))
-        wide = rho[..., None].expand_as(s).unflatten(1, (-1, b)).flatten(2)
-        alone = 1 if depth == tree.depth - 1 else group
-        found = bracket(s.unflatten(1, (-1, b)).flatten(2), wide, c, sigma.unflatten(1, (-1, b)).amax(-1), group=alone)
-        shares.append(float((found > 0).double().mean()))
-    return shares

@@ -501,16 +501,3 @@ def _primitive(v: Tensor) -> Tensor:
     rest = v - 2 * math.pi * turns
     half = math.pi / 2
     return 2 * turns + rest.clamp(-half, half).sin()
-
-
-def blurred_maxima(points: Sequence[float], reach: float) -> int:
-    """The number of maxima of `blurred` on the circle; differences below 1e-12 of the largest energy are no maxima."""
-    resolution = 20000
-    theta = 2 * math.pi * (torch.arange(resolution, dtype=torch.float64) + 0.5) / resolution
-    value = blurred(theta, points, reach)
-    rise = value - value.roll(1)
-    rise = torch.where(rise.abs() < 1e-14, torch.zeros_like(rise), rise)
-    if not bool(rise.any()):
-        return 0
-    kept = rise[rise != 0].sign()
-    return int(((kept > 0) & (kept.roll(-1) < 0)).sum())

@@ -511,14 +511,3 @@ def nearly_orthogonal(
     q = 0.1 + (0.3 - 0.1) * Streams(range(seed, seed + replicas), "rarity").uniform((patterns,), torch.float64)
     off = torch.linalg.matrix_norm(u @ u.mT - torch.eye(patterns, dtype=u.dtype), ord=2)
     return theory.summation(q, u), u, off
-
-
-def tight_triples(replicas: int, seed: int = 0) -> tuple[Blobs, Tensor]:
-    """Mixtures of three tight clusters around the circle, and a start beside the first one: an angle for each, ``(R,)``."""
-    draw = Streams(range(seed, seed + replicas), "triples")
-    angle = 2 * math.pi * (torch.arange(3) / 3 + 0.15 * (draw.uniform((3,), torch.float64) - 0.5))
-    length = 0.7 + 0.6 * draw.uniform((3, 1), torch.float64)
-    p = 0.5 + draw.uniform((3,), torch.float64)
-    centres = length * torch.stack([angle.cos(), angle.sin()], -1)
-    start = angle[:, 0] + 0.1 * (draw.uniform((1,), torch.float64)[:, 0] - 0.5)
-    return Blobs(centres, p / p.sum(-1, keepdim=True), 0.08), start

@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 
 from sslchapters.checks import Gaps, over_instances, relative
 from sslchapters.linear_byol import instances, theory
-from sslchapters.linear_byol.instances import Pairs, World
+from sslchapters.linear_byol.instances import World
 from sslchapters.linear_byol.theory import UNIT, Array, Modes, Moments, Times, Weights
 
 
@@ -206,52 +206,6 @@ def fixed_point_gaps(replicas: int, seed: int = 0) -> Gaps:
     )
 
 
-def symmetry_gaps(replicas: int, seed: int = 0) -> Gaps:
-    """Velocity of turned weights against the turned velocity, relative: for an orthogonal S, for twice that, for a general one."""
-    outputs, size = 3, 5
-    rng = np.random.default_rng(seed)
-    moments, weights = (
-        instances.random_moments(replicas, size, rng),
-        instances.random_weights(replicas, outputs, size, rng),
-    )
-    general = rng.standard_normal((replicas, outputs, outputs))
-    orthogonal = np.linalg.qr(general)[0]
-    moved = theory.velocity(weights, moments)
-
-    def gap(basis: Array) -> Array:
-        return theory.distance(theory.velocity(theory.turned(weights, basis), moments), theory.turned(moved, basis))
-
-    return over_instances(
-        {
-            "orthogonal": gap(orthogonal),
-            "broken: twice an orthogonal one": gap(2 * orthogonal),
-            "broken: any invertible basis": gap(general),
-        }
-    )
-
-
-def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
-    """Worst relative error of `jacobian` against autograd's at random weights, and the least one without the terms in E."""
-    rng = np.random.default_rng(seed)
-    moments, w = instances.random_moments(replicas, 4, rng), instances.random_weights(replicas, 2, 4, rng)
-    times = instances.random_times(replicas, rng)
-    ours = theory.jacobian(w, moments, times)
-    parts = [torch.from_numpy(np.array(a)) for a in (moments.same, moments.cross, *times)]
-
-    def field(flat: torch.Tensor, same: torch.Tensor, cross: torch.Tensor, *tau: torch.Tensor) -> torch.Tensor:
-        w1, w2, theta = (p.reshape(s) for p, s in zip(flat.split((8, 4, 8)), ((2, 4), (2, 2), (2, 4))))
-        e = theta @ cross - w2 @ w1 @ same
-        moved = (w2.T @ e, e @ w1.T, w1 - theta)
-        return torch.cat([(part / t).flatten() for part, t in zip(moved, tau)])
-
-    flat = torch.cat([torch.from_numpy(part).flatten(1) for part in w], 1)
-    truth = torch.func.vmap(torch.func.jacrev(field))(flat, *parts).numpy()
-    still = theory.jacobian(
-        w._replace(target=w.predictor @ w.online @ moments.same @ np.linalg.inv(moments.cross)), moments, times
-    )
-    return float(relative(ours, truth).max()), float(relative(still, truth).min())
-
-
 def verdicts(
     problems: int,
     outputs: int,
@@ -319,22 +273,6 @@ def stable_shares(
     return shares[0], shares[1]
 
 
-def random_ends(kind: str, replicas: int, seed: int = 0, *, least: float = 0.3) -> dict[str, Array]:
-    """The flow of two units from small starts on random problems until it (nearly) rests, all time constants 1.
-
-    Of each, the ``rank`` of W1 at the end; ``full``: no unit is lost; ``leading``: W1 keeps the leading modes.
-    least: a bound below the shares of the problems.
-    """
-    outputs, size = 2, 4
-    rng = np.random.default_rng([seed, 8, *kind.encode()])
-    moments = instances.random_moments(replicas, size, rng, least=least)
-    start = instances.random_start(kind, replicas, outputs, size, rng)
-    last = instances.integrate(start, moments, 600.0, rtol=1e-7).online[-1]
-    rank = (np.linalg.svd(last, compute_uv=False) > 0.05).sum(-1)
-    full, near = rank == outputs, theory.alignment(last, theory.modes(moments).rows[:, :outputs]) > 0.99
-    return {"rank": rank, "full": full, "leading": near & full}
-
-
 def moment_gaps(replicas: int, seed: int = 0, *, scrambled: int = 2) -> Gaps:
     """Multiplicative scrambling on random populations, against the sum over samples and over all sign matrices B.
 
@@ -368,28 +306,6 @@ def moment_gaps(replicas: int, seed: int = 0, *, scrambled: int = 2) -> Gaps:
             "broken: the printed operator": relative(printed, operator),
         }
     )
-
-
-def printed_gap(replicas: int, seed: int = 0, *, scrambled: int = 1) -> tuple[float, float]:
-    r"""Where data and P_c commute: worst relative error of :math:`\Sigma_s = \Sigma_x`, and of the printed operator against P_c."""
-    rng = np.random.default_rng(seed)
-    basis = np.linalg.qr(rng.standard_normal((replicas, 5, 5)))[0]
-    spread = np.exp(rng.standard_normal((replicas, 1, 5)))
-    data = (basis * spread) @ basis.swapaxes(1, 2)
-    directions = basis[:, :, :scrambled]
-    kept, found = theory.conserved(directions), theory.multiplicative(data, directions)
-    printed = kept @ data @ kept @ np.linalg.inv(data)
-    return float(relative(data, found.same).max()), float(relative(printed, kept).max())
-
-
-def sampled_gap(moments: Moments, draw: Pairs, count: int, seed: int = 0) -> float:
-    """Root mean square of (sampled - exact) over its standard error, over all entries of both matrices: 1 if they agree."""
-    x1, x2 = draw(np.random.default_rng(seed), count)
-    terms = []
-    for left, right, exact in ((x1, x1, moments.same), (x1, x2, moments.cross)):
-        products = left[..., :, None] * right[..., None, :]
-        terms.append((products.mean(1) - exact) / (products.std(1) / np.sqrt(count)))
-    return float(np.sqrt(np.mean(np.square(terms))))
 
 
 def readout_errors(trained: dict[str, Array], scene: World, shares: Array, seed: int = 0) -> dict[str, Array]:

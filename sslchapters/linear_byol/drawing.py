@@ -15,45 +15,6 @@ Colours = Mapping[str, str]
 SHADE = "#e2e2e2"
 
 
-def plane_of_fates(ax: Axes, ratio: float, colours: Colours) -> None:
-    """Starts (w1, w2) in the plane: those that collapse shaded, the others white; with paths from a fixed set of starts."""
-    reach = 1.6
-    side = np.linspace(-reach, reach, 481)
-    w1, w2 = np.meshgrid(side, side)
-    dead = ~theory.survives(w1, w2, ratio)
-    ax.contourf(w1, w2, dead, levels=[0.5, 1.5], colors=[SHADE])
-    ax.plot([-reach, reach], [ratio, ratio], color=colours["green"], linestyle="--", linewidth=1.6)
-    grid = np.meshgrid(np.linspace(-1.35, 1.35, 4), np.linspace(-1.45, 1.45, 6))
-    a, b = (part.ravel() for part in grid)
-    path = instances.follow(a, b, a, ratio, 300.0, points=np.append(0, np.geomspace(1e-4, 1, 150)))
-    alive = theory.survives(a, b, ratio)
-    for i in range(len(a)):
-        tone = colours["blue"] if alive[i] else colours["vermilion"]
-        ax.plot(path[:, 0, i], path[:, 1, i], color=tone, linewidth=1.1)
-        ax.plot(a[i], b[i], "o", color=tone, markersize=2.5)
-        ax.plot(path[-1, 0, i], path[-1, 1, i], "s" if alive[i] else "X", color=tone, markersize=5)
-    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="$w_1$", ylabel="$w_2$", aspect="equal")
-
-
-def share_that_collapses(ratio: float) -> float:
-    """Share of the plane's square that collapses."""
-    reach = 1.6
-    side = np.linspace(-reach, reach, 481)
-    return float(1 - theory.survives(*np.meshgrid(side, side), ratio).mean())
-
-
-def time_course(ax: Axes, path: Array, times: Array, ratio: float, colours: Colours) -> None:
-    """w1, w2 and theta over time, and the contour that the two fast ones hug: theta r against w1 w2."""
-    parts = (("$w_1$", path[:, 0, 0], "blue", "-"), ("$w_2$", path[:, 1, 0], "vermilion", "--"))
-    for name, values, tone, line in (*parts, (r"$\theta$", path[:, 2, 0], "green", "-.")):
-        ax.plot(times, values, line, color=colours[tone], label=name)
-    ax.plot(times, path[:, 0, 0] * path[:, 1, 0], ":", color=colours["ink"], label="$w_1 w_2$")
-    ax.plot(
-        times, ratio * path[:, 2, 0], color=colours["purple"], linewidth=1, label=r"$\theta\, \lambda_d / \lambda_s$"
-    )
-    ax.set(xscale="log", xlabel="time", ylim=(0, 1.05))
-
-
 def portrait(ax: Axes, kind: str, ratio: float, colours: Colours) -> None:
     """One panel of Figure 5: directions of the flow, nullclines or fixed points, and a few trajectories."""
     field = theory.planar_field(kind, ratio)
@@ -103,15 +64,3 @@ def _begin(kind: str) -> Array:
     if kind == "fixed target":
         return np.array([[0.15, 0.05], [1.4, -0.4], [-0.1, -0.05], [-1.3, 0.9], [0.2, 1.4], [-0.6, -1.3]])
     return np.array([[1.3, 0.2], [0.3, 1.4], [-1.3, -0.4], [-0.4, 1.3], [0.9, -1.2]])
-
-
-def crossing(ax: Axes, shares: Array, errors: Mapping[str, Array], styles: Mapping[str, tuple[str, str]]) -> None:
-    """Mean and standard deviation over replicas of each representation's error, as the label's weight moves."""
-    for name, values in errors.items():
-        tone, line = styles[name]
-        mean, spread = values.mean(1), values.std(1)
-        ax.fill_between(
-            shares, (mean - spread).clip(0), (mean + spread).clip(max=1), color=tone, alpha=0.15, linewidth=0
-        )
-        ax.plot(shares, mean, line, color=tone, label=name)
-    ax.set(xlabel="share of faint features in the label", ylim=(0, 1))

@@ -187,31 +187,10 @@ def abscissa(matrix: Array) -> tuple[Array, Array]:
     return values.real.max(-1), np.abs(values).max(-1)
 
 
-def share_left_out(point: Weights, moments: Moments, kept: Array) -> Array:
-    """Of the eigenvector whose eigenvalue has the largest real part: how much of its W1 part lies in modes not in ``kept``.
-
-    Relative, with modes as coordinates, ``(R,)``.  kept: ``(R, n)``.
-    """
-    values, vectors = np.linalg.eig(jacobian(point, moments))
-    lead = np.take_along_axis(vectors, values.real.argmax(1)[:, None, None], axis=2)[..., 0]
-    n, d = point.online.shape[1:]
-    found = modes(moments)
-    parts = lead[:, : n * d].reshape(-1, n, d) @ np.linalg.inv(found.rows)
-    out = np.array(parts)
-    np.put_along_axis(out, kept[:, None], 0, axis=2)
-    return np.asarray(np.linalg.norm(out, axis=(1, 2)) / np.linalg.norm(parts, axis=(1, 2)))
-
-
 def is_stable(matrix: Array) -> Array:
     """Whether no eigenvalue's real part exceeds 1e-8 times the largest modulus, ``(R,)`` of bool."""
     top, size = abscissa(matrix)
     return np.asarray(top <= 1e-8 * size)
-
-
-def manifold_dimension(matrix: Array) -> Array:
-    """Dimension of the Jacobian's kernel, ``(R,)``: how many directions a fixed point can move in and stay one."""
-    values = np.linalg.svd(matrix, compute_uv=False)
-    return np.asarray((values < 1e-9 * values[:, :1]).sum(-1))
 
 
 def pair_roots(
@@ -234,34 +213,9 @@ def pair_roots(
     return large, c / (to * tt) / large
 
 
-def aligned_spectrum(
-    values: Array, same: Array, kept: Array, lengths: Array, times: Times = UNIT, *, held: bool = True
-) -> Array:
-    r"""All ``2nd + n^2`` eigenvalues at :math:`W_1 = O\, \mathrm{diag}(c)\, U, W_2 = O \Lambda O^T`, for commuting data.
-
-    values, same: :math:`h_j` and :math:`\sigma_j`, ``(R, d)``.  kept: ``(R, n)``.  lengths: c, ``(R, n)``.
-    ``held=False`` leaves out that kept modes are held (q = 0), to break the formula.
-    """
-    r, n = kept.shape
-    mine = np.take_along_axis(values, kept, axis=1)
-    hold = np.zeros_like(values)
-    if held:
-        q = np.take_along_axis(same, kept, axis=1) * lengths**2 / np.reshape(times.predictor, (-1, 1))
-        np.put_along_axis(hold, kept, q, axis=1)
-    roots = pair_roots(mine[:, :, None], same[:, None], (values * same)[:, None], hold[:, None], times)
-    zeros = np.zeros((r, n * n), dtype=complex)
-    return np.concatenate([*(root.reshape(r, -1) for root in roots), zeros], axis=1)
-
-
 def speed(weights: Weights, moments: Moments, times: Times = UNIT) -> Array:
     """Length of the flow's velocity, ``(R,)``."""
     return np.asarray(np.sqrt(sum(np.square(part).sum((1, 2)) for part in velocity(weights, moments, times))))
-
-
-def alignment(online: Array, rows: Array) -> Array:
-    """Least cosine between the row spaces of ``online (R, n, d)`` and ``rows (R, n, d)``, ``(R,)``; 1 if they are the same."""
-    one, two = (np.linalg.qr(part.swapaxes(1, 2))[0] for part in (online, rows))
-    return np.asarray(np.linalg.svd(one.swapaxes(1, 2) @ two, compute_uv=False).min(-1))
 
 
 PORTRAITS = ("fixed target", "tied predictor", "no predictor")
@@ -322,16 +276,6 @@ def planar_field(kind: str, ratio: float) -> Callable[[Array, Array], tuple[Arra
     if kind == "tied predictor":
         return lambda x, y: (x * (y * ratio - x * x), x - y)
     return lambda x, y: (y * ratio - x, x - y)
-
-
-def planar_spectrum(field: Callable[[Array, Array], tuple[Array, Array]], x: float, y: float) -> Array:
-    """Eigenvalues of a planar field's Jacobian, by complex steps: exact but for rounding; ``(2,)`` complex."""
-    step = 1e-30
-    columns = [
-        np.imag(np.array(field(np.asarray(x + dx), np.asarray(y + dy)))) / step
-        for dx, dy in ((1j * step, 0), (0, 1j * step))
-    ]
-    return np.sort_complex(np.linalg.eigvals(np.stack(columns, 1)))
 
 
 def conserved(directions: Array) -> Array:

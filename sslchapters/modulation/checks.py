@@ -145,7 +145,8 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
     mean = (leading[..., None] * drawn.weights).sum(2)
     other = s / s.flatten(1).norm(dim=1)[:, None, None]
     aside = (other[..., None] * drawn.weights).sum(2)
-    repeated, w, flat = _repeated(covariance, k, m, d), drawn.weights.flatten(1), s.flatten(1)
+    blocks = covariance.view(-1, k, 1, d, k, 1, d).expand(-1, k, m, d, k, m, d)  # inputs repeated for each filter
+    repeated, w, flat = blocks.reshape(-1, k * m * d, k * m * d), drawn.weights.flatten(1), s.flatten(1)
     lemma4 = theory.modulated(flat[:, :, None] * flat[:, None], repeated, w)
     rank_two = torch.randn(replicas, 2, k * m, generator=draw, dtype=DTYPE)
     slopes = s[..., None] * b(drawn.weights)[:, :, None]
@@ -163,12 +164,6 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
             "broken: filters of unit length": _aside(project(drawn.weights, slopes)),
         }
     )
-
-
-def _repeated(covariance: Tensor, k: int, m: int, d: int) -> Tensor:
-    """The covariance of inputs repeated for each of ``m`` filters: ``(R, K M d, K M d)``."""
-    blocks = covariance.view(-1, k, 1, d, k, 1, d).expand(-1, k, m, d, k, m, d)
-    return blocks.reshape(-1, k * m * d, k * m * d)
 
 
 def _aside(vectors: Tensor) -> Tensor:
@@ -383,27 +378,6 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
             ),
         }
     )
-
-
-def uniformity(count: int, seed: int, spread: float) -> dict[str, tuple[Tensor, Tensor]]:
-    r"""How unequal the fields are without and with BatchNorm: standard deviation over mean of three quantities, ``(R,)`` each.
-
-    ``d``: :math:`d_k`.  ``room``: :math:`\lambda - d_k`.  ``factor``: :math:`\delta_k`.
-    spread: of the fields' scales, whose logarithms are normal with this deviation.  BatchNorm takes the scales away exactly;
-    what is left is how much of a field's variance lies within the classes, which can differ more than the :math:`d_k` did.
-    """
-    drawn = random_population(count, seed, fields=4)
-    draw = torch.Generator().manual_seed(seed + 1)
-    scales = (spread * torch.randn(count, 4, 1, 1, generator=draw, dtype=DTYPE)).exp()
-    drawn = Population(drawn.prior, drawn.points * scales, drawn.chances, drawn.weights)
-    found, w = theory.parts(drawn), drawn.weights[:, :, 0]
-    pair = [theory.modulation(part, drawn.prior, w) for part in (found, theory.normalized(found, drawn.prior, w))]
-
-    def unequal(values: Tensor) -> Tensor:
-        return values.std(1) / values.mean(1)
-
-    rows = [{"d": m.d, "room": m.top[:, None] - m.d, "factor": m.factor} for m in pair]
-    return {name: (unequal(rows[0][name]), unequal(rows[1][name])) for name in rows[0]}
 
 
 def _free_flow(start: Tensor, b: Tensor, time: Tensor) -> Tensor:

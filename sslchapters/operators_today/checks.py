@@ -174,20 +174,6 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     }
 
 
-def lowest_between(loss: Loss, batches: int = 20, seed: int = 0) -> float:
-    r"""The smallest eigenvalue of :math:`\bar C_{ij} = \sum_{vw} C_{iv,jw}` over its largest: of the weights between samples,
-    whatever the view; the least over random batches ``(6, 2, 4)`` of views that differ less than samples do."""
-    found = []
-    for s in instance_seeds(batches, seed):
-        draw = torch.Generator().manual_seed(s)
-        z = torch.randn(SAMPLES, 1, 4, generator=draw, dtype=torch.float64)
-        z = z + 0.2 * torch.randn(SAMPLES, 2, 4, generator=draw, dtype=torch.float64)
-        table = -2 * gram_weights(loss, z)
-        values = torch.linalg.eigvalsh(table.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).sum((1, 3)))
-        found.append(float(values[0] / values[-1]))
-    return min(found)
-
-
 def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
     r"""By how much turning all outputs changes a loss, relative to the loss: :math:`|L(ZQ) - L(Z)| / |L(Z)|`."""
     draw = torch.Generator().manual_seed(seed)

@@ -325,11 +325,6 @@ def _worth(net: nn.Module, run: Run) -> dict[str, float]:
     return {"knn": round(found.knn, 4), "rank": round(found.rank, 3)}
 
 
-def _small(seeds: Sequence[int]) -> dict[str, Any]:
-    """What layers see of their operators along four kinds of run: a quarter of an hour for three seeds."""
-    return run_values(seeds, root=parts_folder())
-
-
 def _full(seeds: Sequence[int]) -> dict[str, Any]:
     """The same for a run of Table 2 at full width, on a GPU where there is one; a seed draws test images."""
     here: dict[str, Any] = {"device": str(device_of(None)), "root": parts_folder()}
@@ -365,7 +360,7 @@ def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
 DRAWS = (1, 2, 3, 4, 5)
 """Of test images."""
 STUDIES = {
-    "training-operator": Study(_small, (1, 2, 3, 4)),
+    "training-operator": Study(lambda seeds: run_values(seeds, root=parts_folder()), (1, 2, 3, 4)),
     "training-operator-full": Study(_full, DRAWS),
     "training-opened": Study(_hundred, DRAWS),
 }

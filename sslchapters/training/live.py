@@ -32,7 +32,6 @@ from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.data import make_batches
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
-from sslchapters.records import recorded
 from sslchapters.sweep import Study
 
 if TYPE_CHECKING:
@@ -110,14 +109,6 @@ def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
     found = course("SimCLR", seeds, epochs=8, every=2)
     values = {name: getattr(found, name).T.tolist() for name in ("loss", "knn", "likeness")}
     return {"epochs": list(found.epochs), **values, "loss": [row[1:] for row in values["loss"]]}
-
-
-def with_recorded_seeds(one: Course) -> Course:
-    """The same networks to look at, and the numbers of the record's seeds."""
-    record = recorded("training-digits")
-    knn, likeness = (torch.tensor(record[name], dtype=torch.float64).T for name in ("knn", "likeness"))
-    loss = torch.tensor([[float("nan"), *row] for row in record["loss"]], dtype=torch.float64).T
-    return replace(one, loss=loss, knn=knn, likeness=likeness)
 
 
 def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[float, Look]]:

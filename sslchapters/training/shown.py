@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from IPython.display import HTML
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
-from torch import Tensor
 
-from sslbook.training.augment import Pipeline
 from sslchapters.tables import as_html
-from sslchapters.training.full_runs import cells, owed
-from sslchapters.training.live import drawn
 from sslchapters.training.records import COURSES, last, span
 
 WIDTH = 5.8
@@ -52,25 +46,6 @@ def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | N
     return table(caption, heads[: 1 + len(next(iter(rows.values())))], rows)
 
 
-def printed(name: str, seeds: Sequence[int], folder: Path) -> HTML:
-    """A printed table: the paper's number in each cell, and after a bar ours, where its runs are made; one row stands upright."""
-    (_, *columns), lines = cells(name, seeds, folder)
-    rows = {first: tuple(cell.removesuffix(" | –") for cell in made) for first, *made in lines}
-    if len(rows) == 1:
-        (only,) = rows.values()
-        columns, rows = ["%"], {column: (cell,) for column, cell in zip(columns, only, strict=True)}
-    return table(f"{name}: accuracy in percent, as printed; after a bar ours, where it is made", ("", *columns), rows)
-
-
-def debts(names: Sequence[str], seeds: Sequence[int], folder: Path) -> HTML:
-    """A line a printed table: how many of its runs wait, and for how many hours."""
-    found = [owed(name, seeds, folder) for name in names]
-    rows = {debt.table: (f"{debt.runs - debt.finished} of {debt.runs}", f"{debt.hours:.1f}") for debt in found}
-    return table(
-        "Runs that wait, with five seeds, and the estimated hours on one H200", ("table", "runs", "hours"), rows
-    )
-
-
 def resnet(fig: Figure, ax: Any) -> Figure:
     """Stem, stages of two blocks each, mean and projector, from left to right: heights follow the side of the picture."""
     ink, soft = "#272727", "#c9d8e6"
@@ -103,22 +78,3 @@ def _part(ax: Any, at: tuple[float, float], size: tuple[float, float], ink: str,
                     start, end, connectionstyle="arc3,rad=-0.6", arrowstyle="-|>", mutation_scale=8, color=ink
                 )
             )
-
-
-def wall(images: Tensor, pipeline: Pipeline, views: int = 5) -> Figure:
-    """A row an image: the image, a gap, and so many of its views, edge to edge."""
-    rows = [images.float() / 255, *(view.clamp(0, 1) for view in drawn(images, pipeline, views))]
-    widths = [1.0, 0.08, *[1.0] * views]
-    size = (WIDTH, WIDTH * len(images) / sum(widths))
-    fig, axes = plt.subplots(
-        len(images), len(widths), figsize=size, layout="none", gridspec_kw={"width_ratios": widths}
-    )
-    fig.subplots_adjust(0.005, 0.01, 0.995, 0.99, wspace=0.03, hspace=0.03)
-    for i, line in enumerate(axes):
-        line[1].set_visible(False)
-        for ax, pictures in zip((line[0], *line[2:]), rows, strict=True):
-            ax.imshow(pictures[i].permute(1, 2, 0), aspect="auto")
-            ax.set(xticks=[], yticks=[])
-            ax.grid(visible=False)
-            ax.spines[:].set_visible(False)
-    return fig

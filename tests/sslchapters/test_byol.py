@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage
-from sklearn.neighbors import NearestCentroid
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
-from sslbook._random import Streams
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.covariance import relative_gap
-from sslchapters.byol import checks, instances, records, runs, theory
+from sslchapters.byol import instances, runs, theory
 from sslchapters.byol.instances import (
-    TUPLE_LOSSES,
     Pair,
-    digit_views,
     step,
-    train_halves,
-    tuple_step,
 )
 from sslchapters.byol.runs import (
-    DIRECTIONS,
-    IMAGES,
     MEASURES,
     NONE,
     NUMBERS,
@@ -45,25 +35,16 @@ from sslchapters.byol.runs import (
     Shape,
     Split,
     State,
-    _byol_loss,
-    _draw_predictor,
-    _features,
     _step,
-    _symmetrize,
     augment,
-    common_gradient,
     definite,
     digits,
     encode,
-    few_labels,
     initial_weights,
     linear,
     linear_probe,
-    probes,
-    probes_and_definite,
     train_ablations,
 )
-from sslchapters.byol.theory import inter_matrix
 from sslchapters.enumerated import Images
 
 
@@ -91,8 +72,7 @@ def module(tower: instances.Tower, norm: nn.Module | None = None) -> nn.Sequenti
     return nn.Sequential(*layers[:-1])
 
 
-@pytest.mark.parametrize("act", ["linear", "relu"])
-@pytest.mark.parametrize("mean", ["normal", "detach", "backward"])
+@pytest.mark.parametrize(("act", "mean"), [("linear", "normal"), ("relu", "detach"), ("relu", "backward")])
 def test_the_step_is_autograd_on_plain_networks_and_all_pairs_of_views(act: str, mean: str) -> None:
     pair = one(instances.random_pair(4, images=3, views=2, sizes=(5, 6, 8, 4)).changed(act=act), 2)
     online, target = (module(t, BatchNorm(8, mean=mean, std="omit").double()) for t in (pair.online, pair.target))
@@ -124,51 +104,6 @@ def test_the_terms_by_loops() -> None:
     assert relative_gap(theory.intra(k[None], w[None])[0], sym) < 1e-12
     assert relative_gap((theory.intra_matrix(k[None])[0] @ w), sym) < 1e-12
     assert relative_gap((theory.inter_matrix(k[None])[0] @ w), variance) < 1e-12
-
-
-def test_the_contrastive_step_by_loops() -> None:
-    tower = instances.contrastive_tower(2)
-    single = replace(tower, below=tower.below[1:], weight=tower.weight[1:], above=tuple(m[1:] for m in tower.above))
-    net = module(single)
-    y = net(single.below[0].flatten(0, 1))
-    total, count = 0.0, 0
-    for a in range(6):
-        for p in (a // 2 * 2, a // 2 * 2 + 1):
-            for n in range(6):
-                r = [0.5 * (y[a] - y[k]).square().sum() for k in (p, n)]
-                total, count = total + TUPLE_LOSSES["info_nce"](r[0][None], r[1][None, None])[0], count + 1
-    (total / count).backward()
-    assert relative_gap(tuple_step(tower, TUPLE_LOSSES["info_nce"])[1], -net[0].weight.grad) < 1e-12
-
-
-def test_the_recurrence_by_hand() -> None:
-    alpha, eta, lam = 0.3, 0.2, 0.5
-    for order in theory.ORDERS:
-        for sign in (1, -1):
-            w, v = 1.0, 0.4
-            for _ in range(7):
-                new = w + alpha * (-w + (1 + sign * lam) * v)
-                v = (1 - eta) * v + eta * (w if order == "before" else new)
-                w = new
-            m = theory.ema_matrix(alpha, eta, lam, sign=sign, order=order)
-            found = theory.iterate(m, torch.tensor([1.0, 0.4], dtype=torch.float64), 7)[-1]
-            assert found.tolist() == pytest.approx([w, v])
-
-
-def test_a_replica_runs_as_it_would_alone() -> None:
-    views, _ = digit_views(300)
-    together = train_halves("both", [3, 5], views, steps=10, every=10)
-    alone = train_halves("both", [5], views, steps=10, every=10)
-    assert torch.allclose(together.loss[:, 1:], alone.loss, rtol=1e-4)
-
-
-def test_pulls_are_the_quadratic_form() -> None:
-    found = checks.predictor_pulls("random", 4, 5, seed=2)
-    pair = instances.shared_pair(instances.random_predictors("random", 4, 5, seed=2), images=40, wide=True, seed=3)
-    w = instances.vec(pair.online.weight)
-    matrix = inter_matrix(theory.without_predictor(pair).connections(), theory.middle(pair.online.above[-1]))
-    form = torch.einsum("rp,rpq,rq->r", w, matrix, w) / w.square().sum(1)
-    assert torch.allclose(found, form, rtol=1e-10)
 
 
 SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)
@@ -256,9 +191,9 @@ def reference_of(weights: dict[str, Tensor], shape: Shape, predictor: int, r: in
     return net
 
 
-@pytest.mark.parametrize("predictor", [0, 1, 2])
-@pytest.mark.parametrize("ema", [0.0, 0.8])
-@pytest.mark.parametrize("norm", [Norm(), SAMPLE, PLAIN])
+@pytest.mark.parametrize(
+    ("predictor", "ema", "norm"), [(0, 0.0, Norm()), (1, 0.8, SAMPLE), (2, 0.8, Norm()), (2, 0.0, PLAIN)]
+)
 def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float, norm: Norm) -> None:
     """SGD of torch.optim, modules of torch.nn, one replica at a time, views as separate batches."""
     seeds, cells, shape = [3, 4], 2, SMALL.shape
@@ -302,50 +237,6 @@ def test_a_replica_is_what_it_is_alone() -> None:
             torch.testing.assert_close(together[name][m][:, 1:], alone[name][m], rtol=1e-9, atol=1e-12)
 
 
-def test_reset_and_span_draw_new_predictors(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[float] = []
-    original = _draw_predictor
-
-    def spy(weights, cells, streams, which) -> None:
-        original(weights, cells, streams, which)
-        w = weights["predictor1.weight"]
-        if not all(which):
-            return
-        drawn.append(w.min().item())
-        assert (w >= 0).all()
-        assert (w <= 0.1).all()
-        assert (weights["predictor1.bias"] == 0).all()
-
-    monkeypatch.setattr(runs, "_draw_predictor", spy)
-    protocol = replace(SMALL, epochs=5)
-    train_ablations(protocol, {"a": Ablation(1, 0.9, reset=2, span=(0.0, 0.1))}, [0], tiny())
-    assert len(drawn) == 3  # at the start and after epochs 2 and 4
-    assert len(set(drawn)) == 3
-    drawn.clear()
-    with pytest.raises(AssertionError):  # Xavier's range has both signs: without a span the spy must object
-        train_ablations(protocol, {"a": Ablation(1, 0.9, reset=2)}, [0], tiny())
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_the_symmetric_predictor_is_the_mean_with_the_transpose(layers: int) -> None:
-    weights = initial_weights(SMALL.shape, [0], 1, layers, f64)
-    first, second = (weights[f"predictor{i}.weight"].clone() for i in (2 - layers, 1))
-    _symmetrize(weights)
-    assert weights["predictor1.weight"].equal((second + first.mT) / 2)
-    assert weights[f"predictor{2 - layers}.weight"].mT.equal(weights["predictor1.weight"])
-
-
-def test_digits_are_all_there_once() -> None:
-    data = digits()
-    assert (len(data.train), len(data.test)) == (1397, 400)
-    both = torch.cat([data.train.pixels, data.test.pixels]).flatten(1)
-    from sklearn.datasets import load_digits
-
-    theirs = torch.from_numpy(load_digits().data).float() / 16
-    assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, theirs.tolist()))
-    assert data.test.labels.bincount().min() > 20
-
-
 def test_the_probes_penalty_is_a_ridge() -> None:
     """With hardly more images than features, so that another penalty, of 24e-3 for 24 images, decides otherwise."""
     from sklearn.linear_model import Ridge
@@ -358,16 +249,6 @@ def test_the_probes_penalty_is_a_ridge() -> None:
         theirs = Ridge(alpha=24e-3).fit(scaled.numpy(), F.one_hot(labels).double().numpy())
         right = torch.from_numpy(theirs.predict(asked.numpy())).argmax(1) == truth
         assert accuracy.item() == pytest.approx(right.double().mean().item(), abs=1e-12)
-
-
-@pytest.mark.parametrize("norm", [Norm(), SAMPLE, PLAIN])
-def test_features_are_those_of_the_encoder(norm: Norm, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, pixels = initial_weights(SMALL.shape, [3], 1, 0, f64), tiny().train.pixels
-    encoder = reference_of(weights, SMALL.shape, 0, 0, norm).encoder
-    torch.testing.assert_close(_features(weights, pixels, 1, norm)[0], encoder(pixels.double()))
-    monkeypatch.setattr(runs, "CHUNK", 20)  # three parts of 16, each by its own statistics
-    parts = torch.cat([encoder(part.double()) for part in pixels.split(16)])
-    torch.testing.assert_close(_features(weights, pixels, 1, norm)[0], parts)
 
 
 def test_views_equal_scipys_affine_transform() -> None:
@@ -383,38 +264,6 @@ def test_views_equal_scipys_affine_transform() -> None:
     padded = np.pad(image[0, 0].numpy(), 8)  # zeros outside, and interpolation towards them
     theirs = ndimage.affine_transform(padded, matrix, offset + 8 - matrix @ [8, 8], order=1)[8:-8, 8:-8]
     torch.testing.assert_close(augment(image, u, kind)[0, 0], torch.from_numpy(theirs), rtol=1e-10, atol=1e-12)
-
-
-def test_colours_gain_and_mirror() -> None:
-    image = torch.rand(3, 3, 6, 6, dtype=f64, generator=torch.Generator().manual_seed(3))
-    u = torch.rand(3, NUMBERS, dtype=f64, generator=torch.Generator().manual_seed(4))
-    still = Augmentation(shift=0, zoom=0, rotation=0, gain=0)
-    grey = augment(image, u, replace(still, grey=1.0))
-    torch.testing.assert_close(grey, image.mean(1, keepdim=True).expand_as(image), rtol=1e-12, atol=1e-12)
-    bright = augment(image, u, replace(still, gain=0.5))
-    torch.testing.assert_close(bright, image * (1 + 0.5 * (2 * u[:, 4] - 1))[:, None, None, None])
-    tinted = augment(image, u, replace(still, tint=0.5))
-    torch.testing.assert_close(tinted, image * (1 + 0.5 * (2 * u[:, 5:8] - 1))[:, :, None, None])
-    u[:, 9] = torch.tensor([0.1, 0.9, 0.2])
-    seen = augment(image, u, replace(still, mirror=True))
-    torch.testing.assert_close(seen, torch.stack([image[0].flip(-1), image[1], image[2].flip(-1)]))
-
-
-def test_first_weights_fill_their_span() -> None:
-    shape = Shape(channels=(40, 50), width=60, output=30)
-    weights = initial_weights(shape, range(20), 2, 2, torch.float64)
-    fans = {"conv0": 9, "conv1": 360, "projector0.weight": 50, "projector1.bias": 60, "predictor0.weight": 30}
-    for name, fan_in in fans.items():
-        found = weights[name] * fan_in**0.5
-        assert -1 <= found.min() < -0.98
-        assert 0.98 < found.max() <= 1
-    _draw_predictor(weights, [Ablation(), Ablation(span=(0.1, 0.3))], Streams(range(20), "x"), [True, True])
-    drawn = weights["predictor1.weight"]
-    bound = (6 / 90) ** 0.5
-    assert -bound <= drawn[::2].min() < -0.99 * bound
-    assert 0.99 * bound < drawn[::2].max() <= bound
-    assert 0.1 <= drawn[1::2].min() < 0.101
-    assert 0.299 < drawn[1::2].max() <= 0.3
 
 
 def state(head: Norm, *, ema: bool) -> State:
@@ -435,23 +284,7 @@ def jacobians(w: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     return found.flatten(2).unflatten(0, (-1, VIEWS))
 
 
-def test_few_labels_are_scikit_learns_nearest_centroid() -> None:
-    g = torch.Generator().manual_seed(0)
-    labels, truth = torch.arange(60) % 3, torch.arange(50) % 3
-    train, test = (
-        torch.randn(2, len(part), 4, generator=g, dtype=f64) + part[None, :, None] for part in (labels, truth)
-    )
-    found = few_labels(train, labels, test, truth, 20, draws=1)  # all there are, so that the draw is no matter
-    for x, y, right in zip(train, test, found, strict=True):
-        scaled = (x - x.mean(0)) / x.std(0), (y - x.mean(0)) / x.std(0)
-        theirs = NearestCentroid().fit(scaled[0].numpy(), labels.numpy()).predict(scaled[1].numpy())
-        assert float(right) == pytest.approx(float((torch.from_numpy(theirs) == truth).double().mean()))
-    assert few_labels(train, labels, test, truth, 1).mean() < few_labels(train, labels, test, truth, 20).mean()
-    assert torch.equal(few_labels(train, labels, test, truth, 1), few_labels(train, labels, test, truth, 1))
-
-
-@pytest.mark.parametrize("ema", [False, True])
-@pytest.mark.parametrize("head", [NONE, Norm()])
+@pytest.mark.parametrize(("head", "ema"), [(NONE, False), (Norm(), True)])
 def test_the_definite_share_is_that_of_the_jacobian(head: Norm, ema: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """K by autograd, in the projector's last layer; sigma held at its value, as Theorem 8's J has it."""
     monkeypatch.setattr(runs, "DIRECTIONS", 7)
@@ -474,64 +307,3 @@ def test_the_definite_share_is_that_of_the_jacobian(head: Norm, ema: bool, monke
         values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
         share = values.clamp(min=0).sum() / values.abs().sum()
         assert float(found[r]) == pytest.approx(float(share), rel=1e-8)
-
-
-def test_the_definite_share_is_measured_on_views_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (IMAGES, DIRECTIONS) == (256, 12)
-    monkeypatch.setattr(runs, "IMAGES", 10)
-    now, data = state(Norm(), ema=True), tiny()
-    u = Streams([0], "byol terms").uniform((10 * VIEWS, NUMBERS))[0]
-    pixels = data.train.pixels[:10].float().repeat_interleave(VIEWS, 0)
-    wanted = probes(now, data) | {"definite": definite(now, augment(pixels, u, SHORT.augmentation))}
-    found = probes_and_definite(SHORT)(now, data)
-    assert {name: value.tolist() for name, value in found.items()} == {name: v.tolist() for name, v in wanted.items()}
-
-
-def test_the_common_gradient_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without BatchNorm each image has a loss of its own; a whole mean leaves nothing in common."""
-    monkeypatch.setattr(runs, "IMAGES", 10)
-    now, data = state(NONE, ema=True), tiny()
-    u = Streams([0], "byol common").uniform((20, NUMBERS))[0]
-    views = augment(data.train.pixels[:10].float().repeat(2, 1, 1, 1), u, SHORT.augmentation).double()[:, None]
-    views = views.expand(-1, now.seeds, -1, -1, -1)
-    goal = runs.project(now.target, encode(now.target, views, NONE), NONE)
-    seen = encode(now.online, views, NONE).detach().requires_grad_()
-    out = runs.predict(now.online, runs.project(now.online, seen, NONE), NONE)
-    pairs = [_byol_loss(out[:, i::10], goal[:, i::10].detach()).sum() for i in range(10)]
-    slopes = torch.stack([torch.autograd.grad(pair, seen, retain_graph=True)[0] for pair in pairs])
-    both = slopes.sum(0).unflatten(1, (2, 10))
-    wanted = (both.sum(2).square().sum(2) / (10 * both.square().sum((2, 3)))).mean(1)
-    assert torch.allclose(common_gradient(SHORT)(now, data)["common"], wanted, rtol=1e-9)
-    centred = Norm("normal", "omit")
-    whole = replace(now, kind=replace(now.kind, projector=centred, head=centred))
-    assert float(common_gradient(SHORT)(whole, data)["common"].max()) < 1e-20 < 0.01 < float(wanted.min())
-
-
-def test_long_records_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "DIGITS": SHORT,
-        "CIFAR10": SHORT,
-        "digits": tiny,
-        "cifar10": lambda count: tiny(),
-        "RESETS": {"never": 0, "T = 50": 1},
-        "RESET_MOMENTS": {"never": (0, 2, 3), "T = 50": (0, 2)},
-        "DIGITS_AT": (0, 1),
-        "CIFAR10_AT": (0, 1),
-        "parts_folder": lambda: tmp_path,
-    }.items():
-        monkeypatch.setattr(records, name, value)
-    values = records.resets_values([0, 1])
-    json.dumps(values, allow_nan=False)
-    assert {name: len(cells) for name, cells in values["runs"].items()} == {"never": 12, "T = 50": 12}
-    one = values["runs"]["never"]["no BN in predictor; [0, 0.003]"]
-    assert set(one) == {*MEASURES, "labels 1", "labels 5", "definite"}
-    assert len(one["definite"]) == 3
-    assert list(records.average_values([0, 1])["averages"]) == ["0", "0.97", "0.996"]
-    found = records.average_cifar10_values([0, 1])
-    assert len(found["averages"]["0.97"]["accuracy"][1]) == 2
-    kept = {name: sorted((tmp_path / name).iterdir()) for name in ("byol-resets", "byol-average-cifar10")}
-    assert [len(some) for some in kept.values()] == [4, 6], "a kind each; a cell and a seed each"
-    kept["byol-resets"][0].unlink()
-    assert records.resets_values([0, 1]) == values, "made again"
-    monkeypatch.setattr(runs, "_step", None)
-    assert records.average_cifar10_values([0, 1]) == found, "kept"

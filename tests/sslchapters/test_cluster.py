@@ -21,7 +21,7 @@ from training_cases import SET
 from sslbook.training.presets.papers import Run, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.trainer import SAVE_SECONDS
-from sslchapters.training import cluster
+from sslchapters.audit import cluster
 
 pytest.importorskip("submitit")
 

@@ -17,9 +17,9 @@ from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Diverged
 from sslchapters import data_files
 from sslchapters import records as store
+from sslchapters.audit import full_runs as tables
+from sslchapters.audit.paper_tables import PaperTable, paper_tables
 from sslchapters.catalogue import TABLES
-from sslchapters.training import full_runs as tables
-from sslchapters.training.paper_tables import PaperTable, paper_tables
 
 
 def test_every_cell_of_every_table_has_its_preset() -> None:
@@ -243,8 +243,8 @@ def test_a_record_stands_in_for_runs_that_are_not_here(
     debt = tables.owed(two.name, [1], away)
     assert (debt.runs, debt.finished) == (2, 1), "what is recorded is not owed"
     assert tables.owed(two.name, [2], away).finished == 0
-    assert "78.1 | 75.0" in str(tables.cells(two.name, [1], away))
-    assert "78.1 | –" in str(tables.cells(two.name, [2], away))
+    assert "78.1 | 75.0" in tables.on_page(two.name, [1], away).data
+    assert "<td>78.1</td>" in tables.on_page(two.name, [2], away).data
     monkeypatch.setattr(data_files, "PACKAGE", tmp_path)
     for more in ([], ["--run"], ["--dry-run"]):
         with pytest.raises(SystemExit):

@@ -22,15 +22,6 @@ def test_replicas_do_not_see_each_other() -> None:
     assert np.allclose(fractions.online[0, 0], together.online[-1, 0], rtol=1e-6, atol=1e-8)
 
 
-def test_the_boundary_cases() -> None:
-    survives = theory.survives(np.array([1.0, 1.0, 0.0]), np.array([-1.0, 1.0, 1.0]), 0.5)
-    assert survives.tolist() == [False, True, False]
-    size, level = theory.scalar_ends(np.array([1.0]), np.array([1.0]), 0.5)
-    assert (size[0], level[0]) == (0.5, 0.5)
-    end = instances.follow(np.array([1.0]), np.array([-1.0]), np.array([1.0]), 0.5, 400.0)[-1]
-    assert np.abs(end).max() < 0.02  # Q = 0, w2 < 0: to the origin, like 1 / t
-
-
 def test_the_slowest_rate_is_an_eigenvalue_of_the_scalar_flow() -> None:
     """The Jacobian at the foretold end, whose eigenvalue 0 along the line of fixed points is dropped."""
     w1, w2, r = np.array([0.8, 0.2, 0.5]), np.array([0.4, 1.3, -0.9]), np.array([0.6, 0.5, 0.7])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 
 import matplotlib
 
@@ -39,13 +38,6 @@ def lab(rgb: np.ndarray) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-def contrast(a: np.ndarray, b: np.ndarray) -> float:
-    """Of two colours in linear RGB, as WCAG defines it."""
-    weights = np.array([0.2126, 0.7152, 0.0722])
-    high, low = sorted((float(weights @ a), float(weights @ b)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
 def nearest(colours: list[str], matrix: np.ndarray) -> float:
     seen = [lab(matrix @ linear(colour)) for colour in colours]
     return min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2))
@@ -59,48 +51,6 @@ def test_the_first_colours_can_be_told_apart(deficiency: str) -> None:
     assert nearest(list(plots.PALETTE.values()), matrix) > 20
 
 
-def in_the_dark(colour: str, page: str = "#14181d") -> np.ndarray:
-    """What book.css makes of a colour in the dark theme: invert, hue-rotate(180deg), brightness(.92), screen; linear RGB."""
-    luma = np.array([[0.213, 0.715, 0.072]] * 3)
-    turned = np.clip((2 * luma - np.eye(3)) @ (1 - np.array(to_rgb(colour))), 0, 1) * 0.92
-    mixed = 1 - (1 - turned) * (1 - np.array(to_rgb(page)))
-    return np.where(mixed <= 0.04045, mixed / 12.92, ((mixed + 0.055) / 1.055) ** 2.4)
-
-
-@pytest.mark.parametrize("name", plots.PALETTE)
-def test_every_colour_stands_out_from_the_page(name: str) -> None:
-    assert contrast(linear(plots.PALETTE[name]), linear("#ffffff")) >= 2.99
-    assert contrast(in_the_dark(plots.PALETTE[name]), linear("#14181d")) >= 3
-
-
-def test_a_signed_heatmap_is_white_at_zero() -> None:
-    _, ax = plots.figure()
-    plots.heatmap(ax, [[0.0, 2.0], [-1.0, 0.0]], label="entry")
-    image = ax.collections[0]
-    assert image.get_clim() == (-2.0, 2.0)
-    assert min(image.cmap(image.norm(0.0))[:3]) > 0.95
-    plots.heatmap(plots.figure()[1], np.zeros((2, 2)))  # no entry to scale by
-    plt.close("all")
-
-
-def test_seeds_are_shown_with_their_mean_and_its_interval() -> None:
-    _, ax = plots.figure()
-    plots.over_seeds(ax, {"one": [1.0, 2.0, 3.0], "other": [4.0, 4.5]}, label="accuracy", colors={"other": "vermilion"})
-    interval, mean = ax.lines[:2]
-    half = 4.302652729911275 / 3**0.5  # the t-quantile of two degrees of freedom
-    assert interval.get_xdata() == pytest.approx([2 - half, 2 + half])
-    assert list(mean.get_xdata()) == [2.0]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["one", "other"]
-    plt.close("all")
-
-
-def test_an_image_row_has_one_scale() -> None:
-    _, axes = plots.figure(2)
-    plots.image_row(axes, np.arange(8.0).reshape(2, 2, 2), titles=["a", "b"])
-    assert {ax.images[0].get_clim() for ax in axes} == {(0.0, 7.0)}, "one scale for all, or they could not be compared"
-    plt.close("all")
-
-
 def test_slope_draws_its_power() -> None:
     _, ax = plots.figure()
     ax.set(xscale="log", yscale="log")
@@ -109,20 +59,3 @@ def test_slope_draws_its_power() -> None:
     assert np.diff(np.log(y)) / np.diff(np.log(x)) == pytest.approx([-0.5])
     assert (x[0], y[0]) == (10.0, 3.0)
     plt.close("all")
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "labels"),
-    [(1e-6, 1.0, []), (0.08, 2.0, []), (0.06, 0.7, ["2", "5"]), (0.15, 0.9, ["2", "5"])],
-)
-def test_minor_labels_of_a_logarithmic_axis(low: float, high: float, labels: list[str]) -> None:
-    plots.style()
-    fig, ax = plots.figure()
-    ax.plot([1, 2], [low, high])
-    ax.set_yscale("log")
-    ax.set_ylim(low, high)
-    fig.canvas.draw()
-    texts = [label.get_text() for label in ax.yaxis.get_ticklabels(minor=True)]
-    shown = [re.sub(r".*?(\d)\\times.*", r"\1", text) for text in texts if text]
-    plt.close(fig)
-    assert sorted(set(shown)) == labels

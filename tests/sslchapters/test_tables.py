@@ -1,7 +1,8 @@
-"""The room of printed tables: what is read, what is shown, and that every table takes the same options in the same sense."""
+"""Printed tables, how they are shown beside ours, and that the catalogue, the records and the command fit together."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from dataclasses import replace
@@ -11,150 +12,162 @@ import pytest
 import torch
 
 from sslbook import cli
-from sslchapters import catalogue, data_files, tables
-from sslchapters.tables import (
-    Entry,
-    Filled,
-    Printed,
-    as_json,
-    cells,
-    fill,
-    grid,
-    listing,
-    printed,
-    summary,
-)
+from sslchapters import catalogue, data_files
+from sslchapters.audit import byol
+from sslchapters.byol import records as ablations
+from sslchapters.byol.runs import NONE, Ablation, Norm, Recipe, Shape, Split, digits
+from sslchapters.enumerated import Images
+from sslchapters.records import recorded, results_folder
+from sslchapters.tables import Entry, Filled, Printed, as_json, cells, fill, grid, listing, printed, record_of, summary
+
+AXES = {"rows": ("up", "down"), "columns": ("μ̸", "b")}
+SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
 
 
-@pytest.mark.parametrize("path", sorted((data_files.folder() / "printed").glob("*.json")), ids=lambda path: path.stem)
-def test_every_file_is_read_with_its_axes(path: Path) -> None:
-    table = printed(path.stem)
-    assert table.mean.shape == tuple(map(len, table.axes.values()))
-    assert table.std is None or table.std.shape == table.mean.shape
-    assert len(set(table.cells)) == table.mean.numel() == len(table.numbers())
+def filled() -> Filled:
+    target = Printed("T", "Table T", AXES, torch.tensor([[1.0, 2.0], [3.0, math.nan]]), torch.full((2, 2), 0.25))
+    found = {"score": torch.tensor([[[1.0, 2.0], [2.0, 2.0]], [[3.0, 3.0], [4.0, 6.0]]]), "rank": torch.ones(2, 2, 2)}
+    return fill(target, found, {"score": 1, "rank": 0}, seeds=(3, 5))
 
 
-def test_a_part_keeps_its_numbers() -> None:
+def test_every_printed_file_is_read_with_its_axes() -> None:
+    for path in (data_files.folder() / "printed").glob("*.json"):
+        table = printed(path.stem)
+        assert table.mean.shape == tuple(map(len, table.axes.values())), path
+        assert len(set(table.cells)) == table.mean.numel() == len(table.numbers()), path
     whole, root = printed("A-Tab6"), printed("A-Tab4")
-    assert root.axes["latents"] == ("s",)
-    assert root.columns == ("initial", "converged")
-    assert root.mean.equal(whole.mean[:1, ..., [0, 2]])
-    assert root.std is not None
-    assert root.std.equal(whole.std[:1, ..., [0, 2]])  # type: ignore[index]
-    ten = printed("C-Tab1").only(patterns=10)
-    assert list(ten.axes) == ["betas", "columns"]
-    assert ten.mean.equal(printed("C-Tab1").mean[:, 3])
-    assert printed("B-Tab5").mean.shape == (1, 4)  # the row on STL-10
+    assert root.mean.equal(whole.mean[:1, ..., [0, 2]]), "a part keeps its numbers"
+    assert printed("C-Tab1").only(patterns=10).mean.equal(printed("C-Tab1").mean[:, 3])
     with pytest.raises(ValueError, match=r"name must be one of A-Tab2, .*got 'A-Tab5'"):
         printed("A-Tab5")
 
 
-def test_cells_are_named_by_what_differs() -> None:
-    assert printed("B-Tab3").cells[2] == "BN"
-    assert printed("B-Tab7").cells[3] == "no BN in predictor; [0, 0.01]"
-    assert printed("A-Tab6").cells[-1] == "s0111; U[0.9, 1]; 10 units; converged"
-
-
-AXES = {"rows": ("up", "down"), "columns": ("μ̸", "b")}
-
-
-def small() -> Printed:
-    return Printed("T", "Table T", AXES, torch.tensor([[1.0, 2.0], [3.0, math.nan]]), torch.full((2, 2), 0.25))
-
-
-def filled() -> Filled:
-    found = {"score": torch.tensor([[[1.0, 2.0], [2.0, 2.0]], [[3.0, 3.0], [4.0, 6.0]]]), "rank": torch.ones(2, 2, 2)}
-    return fill(small(), found, {"score": 1, "rank": 0}, seeds=(3, 5))
-
-
-def test_a_grid_has_the_papers_number_and_ours() -> None:
+def test_a_grid_and_a_list_have_the_papers_number_and_ours() -> None:
     lines = grid(filled()).splitlines()
     assert lines[0].split() == ["paper", "|", "ours", "μ̸", "b"]
     assert lines[1] == "up            1.0±0.2 | 1.5±0.7  2.0±0.2 | 2.0±0.0"
-    assert lines[2].endswith("– | 5.0±1.4")
     assert lines[0].index("μ̸") == len(lines[1].partition("  2.0")[0]) - 1, "a stroke through a letter takes no room"
     assert cells(filled(), brief=True)[1][0] == ["up", "1.0 | 1.5", "2.0 | 2.0"]
-
-
-def test_a_list_has_all_measures_and_the_difference() -> None:
     lines = listing(filled()).splitlines()
     assert lines[0].split() == ["paper", "score", "diff.", "rank"]
     assert lines[1].split() == ["up;", "μ̸", "1.0±0.2", "1.5±0.7", "+0.5", "1±0"]
-    apart = replace(filled(), entries=tuple(replace(entry, comparable=False) for entry in filled().entries))
-    assert "diff." not in listing(apart)
     ragged = replace(filled(), entries=(Entry(("up", "μ̸"), (1.0, None), note="no run"), *filled().entries[1:]))
-    first, second = (line.split() for line in listing(ragged).splitlines()[1:3])
-    assert first[2:] == ["1.0", "–", "–", "–", "0", "no", "run"]
-    assert second[-1] == "2"
-
-
-def test_the_summary_says_how_far_and_where() -> None:
-    shown = summary(filled())
-    assert "0.17 on average (μ̸: 0.25; b: 0.00), 0.50 at most (up; μ̸)" in shown
-    assert summary(replace(filled(), entries=())) == ""
-
-
-def test_json_is_strict_and_has_every_number() -> None:
+    assert listing(ragged).splitlines()[1].split()[2:] == ["1.0", "–", "–", "–", "0", "no", "run"]
+    assert "0.17 on average (μ̸: 0.25; b: 0.00), 0.50 at most (up; μ̸)" in summary(filled())
     content = json.loads(json.dumps(as_json(filled()), allow_nan=False))
-    assert content["cells"][1]["found"] == {"score": [2.0, 2.0], "rank": [1.0, 1.0]}
-    assert content["cells"][3]["printed"]["mean"] is None
-    assert content["seeds"] == [3, 5]
+    assert content["cells"][3] | {"at": 0} == {
+        "at": 0,
+        "printed": {"mean": None, "std": 0.25},
+        "found": {"score": [4.0, 6.0], "rank": [1.0, 1.0]},
+        "comparable": True,
+        "note": "",
+    }
 
 
-@pytest.fixture(autouse=True)
-def _no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSLBOOK_RUNS", str(tmp_path / "runs"))
+def test_every_record_has_its_maker_and_its_seeds_and_every_table_its_record() -> None:
+    for kind, declared in (("STUDIES", catalogue.RECORDERS), ("TABLES", catalogue.TABLES)):
+        modules = {importlib.import_module(module) for module in declared.values()}
+        assert {name for module in modules for name in getattr(module, kind)} == set(declared)
+    for name in catalogue.RECORDERS:
+        assert recorded(name).provenance.seeds == catalogue.study(name).seeds
+    for name in catalogue.TABLES:
+        table = catalogue.table(name)
+        assert table.name == name
+        assert table.record in {"", name, *catalogue.RECORDERS}
+    assert {path.stem for path in results_folder().glob("*.json")} <= {*catalogue.RECORDERS, *catalogue.TABLES}
 
 
-@pytest.mark.parametrize("name", catalogue.TABLES)
-def test_a_table_shows_its_record_or_says_what_is_missing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+ONE_OF_EACH = ("A-Tab2", "B-Tab5-stl10-resnet18", "A-Tab6", "B-Tab10-digits-convnet", "B-Tab4-cifar10-convnet")
+
+
+@pytest.mark.parametrize("name", [*ONE_OF_EACH, "C-Tab1", "C-Fig5", "C-Fig11"])
+def test_a_table_shows_its_record_or_says_what_is_missing(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SSLBOOK_RUNS", str(tmp_path))
     assert cli.main(["table", name]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{name}: ")
     assert f"sslbook table {name} --run" in out
-    assert catalogue.table(name).legend in out
     assert cli.main(["table", name, "--json"]) == 0
-    content = json.loads(capsys.readouterr().out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    content = json.loads(capsys.readouterr().out)
     held = any(cell["found"] and any(cell["found"].values()) for cell in content["cells"])
-    assert ("Recorded: " in out) == held
-    assert held == (tables.record_of(catalogue.table(name).record) is not None)
+    assert ("Recorded: " in out) == held == (record_of(catalogue.table(name).record) is not None)
     assert math.prod(map(len, content["axes"].values())) == len(content["cells"])
 
 
-def test_an_option_means_the_same_in_every_table() -> None:
-    meant: dict[str, tuple[str, str, object]] = {}
-    for name in catalogue.TABLES:
-        parser = tables.parser_of(catalogue.table(name))
-        for action in parser._actions:
-            says = (str(action.help), type(action).__name__, action.type)
-            assert meant.setdefault(action.option_strings[-1], says) == says, f"{name} {action.option_strings}"
-    assert {"--run", "--seeds", "--device", "--json", "--processes", "--jobs", "--epochs"} <= set(meant)
-    assert not {"--trials", "--workers", "--recorded", "--ranks"} & set(meant)
-
-
-@pytest.mark.parametrize("name", catalogue.TABLES)
-def test_a_table_refuses_with_status_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for more, sentence in (
-        (["--seeds", "-1"], "'-1' is not a whole number from 0 to 2**32 - 1"),
-        (["--device", "cpu"], "--device is for a run: add --run"),
-        (["--run", "--device", "abacus"], "'abacus' is not one of this machine's devices"),
+def test_seeds_choose_among_the_recorded_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["table", "A-Tab4", "--seeds", "3", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["seeds"] == [3]
+    assert all(len(cell["found"]["correlation"]) == 1 for cell in content["cells"])
+    for bad, sentence in (
+        (["--seeds", "77"], "got 77; --run runs others"),
+        (["--epoch-size", "128"], "--epoch-size is for a run: add --run"),
+        (["--run", "--device", "abacus"], "'abacus'"),
     ):
-        with pytest.raises(SystemExit) as stop:
-            cli.main(["table", name, *more])
-        assert stop.value.code == 2
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["table", "A-Tab4", *bad])
         assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in catalogue.TABLES if catalogue.table(name).record in catalogue.RECORDERS]
+    "line",
+    [
+        ["A-Tab4", "--epoch-size", "128", "--processes", "1", "--seeds", "1", "--statistic", "population"],
+        ["C-Tab1", "--steps", "1", "--processes", "1", "--seeds", "1", "2"],
+        ["C-Fig5", "--steps", "1", "--processes", "1"],
+        ["B-Tab7-digits-convnet", "--seeds", "0", "1"],
+    ],
 )
-def test_seeds_choose_among_the_recorded_ones(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["table", name, "--seeds", "1", "--json"]) == 0
+def test_a_table_is_run(line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def tiny() -> Split:
+        both = digits().train
+        halves = (Images(both.pixels[part], both.labels[part], "digits") for part in (slice(40), slice(40, 80)))
+        return Split(*halves)
+
+    monkeypatch.setitem(byol.IMAGES, "digits", (tiny, SMALL))
+    assert cli.main(["table", line[0], "--run", *line[1:]]) == 0
+    out = capsys.readouterr().out
+    assert " s on cpu." in out
+    assert cli.main(["table", line[0], "--run", *line[1:], "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert content["seeds"] == [1]
     measure = content["measures"][0]
-    assert all(len(cell["found"][measure]) == 1 for cell in content["cells"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["table", name, "--seeds", "77"])
-    assert stop.value.code == 2
-    assert "got 77; --run runs others" in capsys.readouterr().err
+    assert all(len(cell["found"][measure]) == len(content["seeds"]) for cell in content["cells"])
+
+
+def test_a_name_that_means_several_tables_is_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["table", "B-Tab3"]) == 2
+    assert "name one of B-Tab3-digits-convnet, " in capsys.readouterr().err
+    assert cli.main(["table", "--list", "b-tab3", "convnet"]) == 0
+    assert capsys.readouterr().out.splitlines()[3:] == ["B-Tab3-digits-convnet, B-Tab3-cifar10-convnet"]
+    assert cli.main(["table", "--list", "resnet19"]) == 2
+
+
+def test_the_ablations_are_what_their_names_say() -> None:
+    table = {name: ablations.cells(name, SMALL) for name in ablations.NAMES}
+    assert all(list(cells) == printed(name).cells for name, cells in table.items())
+    third = table["B-Tab3"]
+    assert third["–"] == Ablation(0, 0.0, NONE, NONE)
+    assert third["EMA, BN"] == Ablation(0, ablations.EMA)
+    assert third["P, BN"] == Ablation(2, 0.0, Norm(), Norm())
+    assert third["P, EMA, BN"] == table["B-Tab4"]["μ, σ"] == table["B-Tab5"]["original"]
+    assert table["B-Tab4"]["μ̸, σ"].head == Norm("detach", "normal")
+    seventh = table["B-Tab7"]["no BN in predictor; [0, 0.05]"]
+    # a third of Xavier's range for 128 x 128, so a third of ours for 4 x 4
+    assert replace(seventh, span=None) == Ablation(1, 0.0, head=NONE)
+    assert seventh.span == pytest.approx((0.0, 0.05 * (256 / 8) ** 0.5))
+    tenth = table["B-Tab10"]["T = 20; 0.01"]
+    assert (tenth.reset, tenth.span) == (20, pytest.approx((-0.01 * (640 / 11) ** 0.5, 0.01 * (640 / 11) ** 0.5)))
+
+
+def test_what_two_parts_give_together() -> None:
+    """Each cell the sum of what its parts give, and of what pairs of them give."""
+    alone, pairs = {"P": 3.0, "EMA": 5.0, "BN": 7.0}, {("P", "BN"): 11.0, ("P", "EMA"): -2.0, ("EMA", "BN"): 0.5}
+    found = {}
+    for cell in printed("B-Tab3").cells:
+        parts = set(cell.split(", "))
+        value = sum(v for part, v in alone.items() if part in parts) + sum(v for p, v in pairs.items() if {*p} <= parts)
+        found[cell] = torch.tensor([value, value + 1], dtype=torch.float64)
+    for pair, value in pairs.items():
+        assert ablations.together(found, *pair).tolist() == pytest.approx([value, value])

@@ -10,16 +10,13 @@ import pytest
 import torch
 from training_cases import DIGITS
 
-from sslbook.inspect.measure import settle
 from sslbook.inspect.report import ALL, BETWEEN, KINDS, WITHIN
 from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import covariance_operator, intra_operator
-from sslbook.operator.layer import OpenedLayer, open_layer, vec
+from sslbook.operator.layer import vec
 from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import report
 from sslbook.training.run.data import load_data
-from sslbook.training.run.determinism import Batches
-from sslchapters import records as store
 from sslchapters.training import layer_operators
 from sslchapters.training.layer_operators import RUNS, SUPERVISED
 from sslchapters.training.records import settings_of
@@ -58,30 +55,6 @@ def test_what_weights_see_is_what_the_matrices_say(views: torch.Tensor) -> None:
         assert found["sizes"][i] == len(w)
 
 
-def test_shares_and_outputs(views: torch.Tensor) -> None:
-    net, name = layer_operators.opened(build(SMALL, 0).double()), NAMES[1]
-    found = layer_operators.look_at(net, views, layers=[name], shared=[name], k=3)
-    between, within = (make(net, name, views).dense() for make in (covariance_operator, intra_operator))
-    leading = torch.linalg.eigh(between - (1 - 1 / 6) / 2 * within).eigenvectors[:, -3:]
-    w = vec(net.get_parameter(f"{name}.weight").detach())
-    share = float((leading.T @ w).square().sum() / w.square().sum())
-    assert found["share"][name][0] == pytest.approx([share, share], rel=0.05)  # to a hundredth of the eigenvalues
-    first = build(SMALL, 1).double().encoder.get_parameter(name[2:] + ".weight").detach()
-    moved = layer_operators.look_at(net, views, first={name: first}, layers=[name], shared=[name], k=3)
-    wanted = [float((leading.T @ d).square().sum() / d.square().sum()) for d in (w, vec(first))]
-    assert moved["share"][name][0] == pytest.approx(wanted, rel=0.05)
-    unit = torch.nn.functional.normalize(net(views.flatten(0, 1)).detach(), dim=1)
-    assert found["outputs"][1] == pytest.approx(float(unit.var(0, unbiased=False).sum()), rel=1e-4)
-
-
-def test_every_convolution_and_linear_layer_is_there() -> None:
-    names = layer_operators.layers_of(layer_operators.opened(build(SMALL, 0)))
-    assert len(names) == 20 + 2  # three of the convolutions change the shape beside a block
-    assert names[0] == "0.conv1"
-    assert set(layer_operators.LAYERS) - set(names) == {"1"}, "which is the classifier's"
-    assert set(layer_operators.SHARED) < set(names)
-
-
 def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = layer_operators.run_values([1], names=(RUNS[0], SUPERVISED), epochs=(0, 2), more=4, root=tmp_path, **FEW)  # type: ignore[arg-type]
     json.dumps(made, allow_nan=False)
@@ -110,65 +83,3 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert again == made
     with pytest.raises(ValueError, match="past the 2 of this run"):
         layer_operators.run_values([1], names=RUNS[:1], epochs=(1,), more=0, root=tmp_path, **FEW)  # type: ignore[arg-type]
-
-
-def test_a_run_that_is_told_the_labels() -> None:
-    settings = settings_of(RUNS[0], 1, SHORT)
-    data = load_data(settings)[0]
-    start, once, twice = (layer_operators.trained_on_labels(settings, data, epochs) for epochs in (0, 1, 1))
-    assert torch.equal(start[0].conv1.weight, build(settings.networks, 1).encoder.conv1.weight)  # type: ignore[union-attr]
-    assert all(torch.equal(a, b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(start.parameters(), once.parameters(), strict=True))
-
-
-def test_the_record_was_made_with_the_sizes_that_stand_in_the_code() -> None:
-    made = store.recorded("training-operator")
-    sizes = [getattr(layer_operators, name) for name in ("IMAGES", "VIEWS", "MORE", "LEADING")]
-    assert [made[name] for name in ("images", "views", "more", "modes")] == sizes
-    assert made["epochs"] == list(layer_operators.EPOCHS)
-
-
-def test_each_run_is_looked_at_when_it_should_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def looked(run: layer_operators.Run, epoch: int, count: int, begin: int, **_: object) -> dict[str, object]:
-        return {"at": [run.name, epoch, count, begin]}
-
-    monkeypatch.setattr(layer_operators, "_looked", looked)
-
-    def at(name: str, more: int) -> list[object]:
-        return [look["at"] for look in layer_operators.along(name, 1, SHORT, (0, 2), 8, more, "cpu", tmp_path, {})]
-
-    assert at("byol", 16) == [["byol", 0, 8, 0], ["byol", 2, 8, 0], ["byol", 2, 16, 8]]
-    assert at(SUPERVISED, 0) == [[SUPERVISED, 0, 8, 0], [SUPERVISED, 2, 8, 0]]
-
-
-def test_steps_of_a_run_that_is_told_the_labels_are_those_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, seen, at = settings_of(RUNS[0], 1, (*SHORT, "shuffle=true")), list[int](), Batches.at
-    monkeypatch.setattr(Batches, "at", lambda self, step: seen.append(step) or at(self, step))
-    layer_operators.trained_on_labels(settings, load_data(settings)[0], 2)
-    assert seen == [0, 1, 2, 3]
-
-
-def test_before_training_batchnorm_goes_by_the_views(tmp_path: Path) -> None:
-    run, names = layer_operators.Run(RUNS[0], 1, SHORT, "cpu", tmp_path), NAMES[:1]
-    found = layer_operators._looked(run, 0, 3, 0, images=4, layers=names, shared=())
-    net, x = run.network(0), layer_operators.population(run.settings, 1, 4, 3)
-    fresh = layer_operators.look_at(net, x, layers=names)
-    settle(net, x.flatten(0, 1))
-    assert found == layer_operators.look_at(net, x, layers=names) | {name: found[name] for name in ("knn", "rank")}
-    assert found["mean"] != fresh["mean"]
-
-
-def test_convolutions_of_a_gpu_keep_their_digits(views: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags, cudnn = [], torch.backends.cudnn
-
-    def opened(*arguments: object) -> OpenedLayer:
-        flags.append((cudnn.enabled, cudnn.allow_tf32))
-        return open_layer(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(layer_operators, "open_layer", opened)
-    monkeypatch.setattr(cudnn, "enabled", True)
-    monkeypatch.setattr(cudnn, "allow_tf32", True)
-    net = layer_operators.opened(build(SMALL, 0).double())
-    layer_operators.look_at(net, views, layers=NAMES[2:], probes=2)
-    assert set(flags) == {(True, False)}
-    assert cudnn.allow_tf32, "as before"

@@ -186,7 +186,7 @@ def test_a_command_that_cannot_be_done(run: Path, capsys: pytest.CaptureFixture)
             [str(run), "digitz"],
             "IMAGES must be a folder of pictures or one of digits, mnist, cifar10, stl10, got digitz",
         ),
-        ([str(run / "log.csv"), "digits"], "is no checkpoint of this program"),
+        ([str(run / "log.csv"), "digits"], "is no whole checkpoint"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(["inspect", *arguments])

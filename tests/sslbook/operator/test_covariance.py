@@ -18,10 +18,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_cases import operators, population, product_error
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from benchmarks.covariance import operators, population, product_error
 from sslbook.losses import batch
 from sslbook.networks.siamese import ResNet18
 from sslbook.networks.small import convnet, mlp, random_network

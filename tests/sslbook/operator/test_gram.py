@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 import torch
+from operator_cases import population
 from torch import Tensor, nn
 
-from benchmarks.covariance import population
 from sslbook.losses import batch as batch_losses
 from sslbook.losses.batch import info_nce
 from sslbook.networks.small import mlp, random_network

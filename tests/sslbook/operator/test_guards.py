@@ -129,5 +129,5 @@ def test_bad_layers_directions_and_pairs() -> None:
         op.apply(torch.ones(4, 5, dtype=torch.float64))
     with pytest.raises(ValueError, match="symmetric operators; for others use to_scipy"):
         covariance_operator(net, "0", X, normalize=True).top_eigenpairs(2)
-    with pytest.raises(ValueError, match="k must be between 1 and 20, got 21"):
+    with pytest.raises(ValueError, match="k must be at least 1 and at most 20, got 21"):
         op.top_eigenpairs(21)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sslbook._check import positive
 from sslbook._machine import cores
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -38,7 +39,7 @@ from sslchapters.hltm.theory import random_symmetric
 from sslchapters.records import Record, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import PARTS as PRINTED_PARTS
-from sslchapters.tables import PROCESSES, Filled, Printed, Table, choice, fill, option, printed, processes_of
+from sslchapters.tables import Filled, Printed, Table, fill, printed
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The papers' tables
@@ -105,7 +106,7 @@ def _filled(name: str, options: argparse.Namespace, trials: Tensor | None, **mor
     return fill(printed(name), found, {"correlation": 2}, facts=facts, **more)
 
 
-def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+def _show(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
     if record is None:
         return _filled(name, options, None)
     trials = recorded_trials(record.values, printed(name), options.loss, options.statistic)
@@ -115,24 +116,27 @@ def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Fi
 
 def _run(name: str, options: argparse.Namespace) -> Filled:
     base = TreeRun(loss=options.loss, epoch_size=options.epoch_size or TreeRun.epoch_size)
-    processes, device = processes_of(options), options.device or "cpu"
+    device = options.device or "cpu"
+    processes = options.processes or (cores() if device == "cpu" else 1)
     found = table(printed(name), options.seeds, base, processes=processes, device=device)
     return _filled(name, options, found[options.statistic], facts={"samples an epoch": base.epoch_size})
 
 
-def _epoch(text: str) -> int:
-    batch = RawCorrelation.batch
-    if not text.isdigit() or int(text) < batch or int(text) % batch:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive multiple of the minibatch, {batch}")
-    return int(text)
+def _options(parser: argparse.ArgumentParser) -> None:
+    def epoch(text: str) -> int:
+        batch = RawCorrelation.batch
+        if not text.isdigit() or int(text) < batch or int(text) % batch:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a positive multiple of the minibatch, {batch}")
+        return int(text)
+
+    parser.add_argument("--loss", choices=FORMULAS, default=FORMULAS[-1], help="whose formula (default: released)")
+    parser.add_argument(
+        "--statistic", choices=STATISTICS, default=STATISTICS[0], help="how correlations are taken (default: exact)"
+    )
+    parser.add_argument("--processes", type=positive, metavar="N", help="processes at once (default: one a core)")
+    parser.add_argument("--epoch-size", type=epoch, metavar="N", help="samples an epoch (default: 64000)")
 
 
-OPTIONS = (
-    PROCESSES,
-    choice("--loss", "whose formula", *reversed(FORMULAS)),
-    choice("--statistic", "how correlations are taken", *STATISTICS),
-    option("--epoch-size", "samples an epoch (default: 64000)", running=True, type=_epoch, metavar="N"),
-)
 TITLE = "Normalised correlation of latent variables with the best unit of their part"
 LEGEND = (
     "s: the root; s101: the variable that right, left, right lead to from it. U[a, b]: range of the polarities."
@@ -144,9 +148,9 @@ TABLES = {
         TITLE,
         "hltm-tables",
         tuple(range(1, 11)),
-        partial(_recall, name),
-        partial(_run, name),
-        OPTIONS,
+        show=partial(_show, name),
+        run=partial(_run, name),
+        options=_options,
         legend=LEGEND,
     )
     for name in ("A-Tab4", "A-Tab6", "B-Tab2")

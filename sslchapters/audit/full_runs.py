@@ -13,17 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sslbook._check import counted
+from sslbook._check import counted, positive
 from sslbook._files import runs_folder
 from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.data import load_data
 from sslchapters import tables as form
+from sslchapters.audit import cluster
+from sslchapters.audit.paper_tables import Cell, PaperTable, paper_tables
 from sslchapters.data_files import require_writable
 from sslchapters.records import Record, require_source_tree, results_folder, save_record
-from sslchapters.tables import EPOCHS, Entry, Filled, Table, count, option, record_of
-from sslchapters.training import cluster
-from sslchapters.training.paper_tables import Cell, PaperTable, paper_tables
+from sslchapters.tables import Entry, Filled, Table, record_of
 
 SEEDS = (1, 2, 3, 4, 5)
 """Runs of each cell, as the papers have them."""
@@ -117,11 +117,18 @@ def _entry(at: tuple[str, ...], line: Line) -> Entry:
     return Entry(at, (line.cell.mean, line.cell.std), percent, note, whole and line.unchanged)
 
 
-def cells(table: str, seeds: Sequence[int], root: Path) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of a printed table: the paper's mean, a bar, and ours, of a run or its record, or a dash."""
-    sheet = paper_tables()[table]
-    found = lines(sheet, seeds, root, recorded=_recorded(table))
-    return form.cells(replace(filled(sheet, found, seeds), measures={"best": 1}), brief=True)
+def on_page(name: str, seeds: Sequence[int], root: Path) -> Any:
+    """A printed table for a page: the paper's number in each cell, after a bar ours, of a run or its record; one row upright."""
+    from IPython.display import HTML  # a command that prints the table needs none
+
+    sheet = paper_tables()[name]
+    found = filled(sheet, lines(sheet, seeds, root, recorded=_recorded(name)), seeds)
+    (_, *columns), made = form.cells(replace(found, measures={"best": 1}), brief=True)
+    rows = [[first, *(cell.removesuffix(" | –") for cell in cells)] for first, *cells in made]
+    if len(rows) == 1:
+        columns, rows = ["%"], [list(pair) for pair in zip(columns, rows[0][1:], strict=True)]
+    caption = f"{name}: accuracy in percent, as printed; after a bar ours, where it is made"
+    return HTML(form.as_html(caption, ("", *columns), rows))
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ class Owed:
 
 
 def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
-    """The debt of one of :func:`sslchapters.training.paper_tables.paper_tables`."""
+    """The debt of one of :func:`sslchapters.audit.paper_tables.paper_tables`."""
     wanted, known = runs_of(paper_tables()[table], seeds), _recorded(table)
 
     def measured(run: Run) -> set[int]:
@@ -213,6 +220,7 @@ def _missing(name: str, options: argparse.Namespace) -> list[Run]:
             raise ValueError(f"--{flag} is for a cluster: add --cluster local")
     if options.slurm and options.cluster != "slurm":
         raise ValueError("--slurm is for a cluster: add --cluster slurm")
+    options.seeds = options.seeds or SEEDS
     root, wanted = runs_folder(options.folder), runs_of(paper_tables()[name], options.seeds, **_chosen(options))
     return [run for run in wanted if not run.finished(root)]
 
@@ -222,33 +230,42 @@ def _chosen(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _plan(name: str, options: argparse.Namespace) -> str:
-    root, missing = runs_folder(options.folder), _missing(name, options)
+    missing = _missing(name, options)
+    root = runs_folder(options.folder)
     return "\n".join([*(str(run.folder(root)) for run in missing), f"{counted(len(missing), 'run')} missing."])
 
 
 def _run(name: str, options: argparse.Namespace) -> Filled:
-    missing = _missing(name, options)
-    return _shown(name, options, wrong=tuple(_make(missing, runs_folder(options.folder), options) if missing else ()))
+    """Make what is missing, here or on a cluster, and show the table; a run that came to no end is ``wrong``."""
+    missing, root = _missing(name, options), runs_folder(options.folder)
+    chosen = {"device": options.device, "quiet": options.quiet}
+    wrong: list[str] = []
+    if options.download:
+        for settings in {(run.settings.dataset, run.settings.split): run.settings for run in missing}.values():
+            load_data(settings, download=True)
+    if missing and options.cluster is None:
+        for number, run in enumerate(missing, 1):
+            if not options.quiet:
+                print(f"Run {number} of {len(missing)}: {run.slug}", file=sys.stderr, flush=True)
+            wrong += cluster.Work([run], root, chosen)()
+    elif missing:
+        more = {"at_once": options.jobs or 1, "hours": options.hours, "sbatch": options.slurm}
+        jobs = cluster.submit(missing, root, options.cluster, **more, **chosen)
+        print(
+            f"{counted(len(jobs), 'job')} handed over; their logs are in {root / 'jobs'}", file=sys.stderr, flush=True
+        )
+        wrong += [] if options.cluster == "slurm" else cluster.collect(jobs)
+    return _show(name, None, options, wrong=tuple(wrong))
 
 
-def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
-    options.seeds = options.seeds or SEEDS
-    return _shown(name, options)
-
-
-def _shown(name: str, options: argparse.Namespace, wrong: tuple[str, ...] = ()) -> Filled:
+def _show(name: str, record: Record | None, options: argparse.Namespace, wrong: tuple[str, ...] = ()) -> Filled:
     """The table with the runs that are here; where one is not, with what the record has of it."""
-    sheet, root, seeds, missing = (
-        paper_tables()[name],
-        runs_folder(options.folder),
-        options.seeds,
-        _missing(name, options),
-    )
+    missing = _missing(name, options)
+    sheet, root, seeds = paper_tables()[name], runs_folder(options.folder), options.seeds
     if options.record:
-        _keep(sheet, seeds, root, ["sslbook", "table", name, *options.given])
+        _keep(sheet, seeds, root, shlex.join(["sslbook", "table", name, *options.given]))
     record = None if options.changes or options.epochs else record_of(name)
-    known = None if record is None else record["runs"]
-    found = lines(sheet, seeds, root, recorded=known, **_chosen(options))
+    found = lines(sheet, seeds, root, recorded=record["runs"] if record else None, **_chosen(options))
     facts = {"changed": ", ".join(options.changes)} if options.changes else {}
     told = [f"Recorded: {record.provenance}"] if record and any(line.recorded for line in found) else []
     origin = "\n".join([*told, *_left(name, missing, options)])
@@ -274,54 +291,43 @@ def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Ite
     yield from cluster.fates(missing, runs_folder(options.folder))
 
 
-def _keep(sheet: PaperTable, seeds: Sequence[int], root: Path, command: Sequence[str]) -> None:
+def _keep(sheet: PaperTable, seeds: Sequence[int], root: Path, command: str) -> None:
     """Add the finished runs to the table's record; raises ValueError if there are none."""
     here = _origins(runs_of(sheet, seeds), root)
     if not here:
         raise ValueError(f"there is nothing to record: no run of {sheet.name} is finished in {root}")
     kept = united(_recorded(sheet.name), here)
     values, seconds = recorded_values(sheet, kept), sum(run.get("seconds") or 0 for run in kept.values())
-    file = save_record(sheet.name, values, seeds=seeds_of(kept), seconds=seconds, command=shlex.join(command))
+    file = save_record(sheet.name, values, seeds=seeds_of(kept), seconds=seconds, command=command)
     print(f"Written: {file}", file=sys.stderr)
 
 
-def _make(missing: Sequence[Run], root: Path, options: argparse.Namespace) -> list[str]:
-    """Make runs here or on a cluster; returns a sentence for each that came to no end."""
-    if options.download:
-        for settings in {(run.settings.dataset, run.settings.split): run.settings for run in missing}.values():
-            load_data(settings, download=True)
-    chosen = {"device": options.device, "quiet": options.quiet}
-    if options.cluster is None:
-        wrong = []
-        for number, run in enumerate(missing, 1):
-            if not options.quiet:
-                print(f"Run {number} of {len(missing)}: {run.slug}", file=sys.stderr, flush=True)
-            wrong += cluster.Work([run], root, chosen)()
-        return wrong
-    at_once, asked = options.jobs or 1, {"hours": options.hours, "sbatch": options.slurm}
-    jobs = cluster.submit(missing, root, options.cluster, at_once=at_once, **asked, **chosen)
-    print(f"{counted(len(jobs), 'job')} handed over; their logs are in {root / 'jobs'}", file=sys.stderr, flush=True)
-    return [] if options.cluster == "slurm" else cluster.collect(jobs)
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--epochs", type=positive, metavar="N", help="after so many epochs (default: the table's)")
+    add("--set", dest="changes", metavar="KEY=VALUE", action="append", default=[], help="change a setting of all runs")
+    add("--dry-run", action="store_true", help="name the runs that are missing, and make none")
+    add("--record", action="store_true", help="add the finished runs' numbers to data/results")
+    add("--cluster", choices=cluster.CLUSTERS, help="run it through submitit")
+    add("--jobs", type=positive, metavar="N", help="jobs of a cluster at once (default: 1)")
+    add("--hours", type=positive, metavar="N", help="the longest that a job may take (Slurm: 24)")
+    add("--slurm", metavar="OPTION", action="append", default=[], help="an option of sbatch: partition=gpu")
+    add("--folder", type=Path, metavar="DIR", help="where runs lie (default: SSLBOOK_RUNS, else runs)")
+    add("--download", action="store_true", help="fetch the images if they are not here")
+    add("--quiet", action="store_true", help="say nothing while it runs")
 
 
-OPTIONS = (
-    EPOCHS,
-    option("--set", "change a setting of all runs", action="append", default=[], metavar="KEY=VALUE", dest="changes"),
-    option("--dry-run", "name the runs that are missing, and make none"),
-    option("--record", "add the finished runs' numbers to data/results"),
-    option("--cluster", "run it through submitit", starts=True, choices=cluster.CLUSTERS),
-    count("--jobs", "jobs of a cluster at once (default: 1)"),
-    count("--hours", "the longest that a job may take (Slurm: 24)"),
-    option("--slurm", "an option of sbatch: --slurm partition=gpu", action="append", default=[], metavar="OPTION"),
-    option("--folder", "where runs lie (default: SSLBOOK_RUNS, else runs)", type=Path, metavar="DIR"),
-    option("--download", "fetch the images if they are not here", running=True),
-    option("--quiet", "say nothing while it runs", running=True),
-)
-
-
-def _declared(name: str) -> Table:
-    recall, rerun, plan = partial(_recall, name), partial(_run, name), partial(_plan, name)
-    return Table(name, TITLE, name, SEEDS, recall, rerun, OPTIONS, form.listing, plan)
-
-
-TABLES = {name: _declared(name) for name in paper_tables()}
+TABLES = {
+    name: Table(
+        name,
+        TITLE,
+        name,
+        SEEDS,
+        show=partial(_show, name),
+        run=partial(_run, name),
+        options=_options,
+        layout=form.listing,
+        plan=partial(_plan, name),
+    )
+    for name in paper_tables()
+}

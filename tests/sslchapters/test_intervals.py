@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sslchapters.intervals import Interval, bootstrap, difference, mean_interval, proportion
+from sslchapters.intervals import Interval, difference, mean_interval, proportion
 
 
 def test_the_t_interval_of_two_values_is_known_in_closed_form() -> None:
@@ -18,18 +18,6 @@ def test_the_t_interval_of_two_values_is_known_in_closed_form() -> None:
     assert (found.mean, found.n) == (2.0, 2)
     assert found.low == pytest.approx(2 - half, rel=1e-12)
     assert found.high == pytest.approx(2 + half, rel=1e-12)
-
-
-def test_pairs_cancel_what_they_share() -> None:
-    shared = np.random.default_rng(0).normal(size=6) * 10
-    ours, theirs = shared + np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8]), shared
-    paired = difference(ours, theirs)
-    assert paired == difference(ours, theirs, paired=True)
-    assert paired.mean == pytest.approx(1.0)
-    assert 0.8 < paired.low < paired.high < 1.2
-    assert difference(ours, theirs, paired=False).low < 0
-    alone = mean_interval(ours - theirs)
-    assert (paired.low, paired.high) == (pytest.approx(alone.low), pytest.approx(alone.high))
 
 
 def test_an_interval_ends_where_the_mean_can_not_lie() -> None:
@@ -54,10 +42,10 @@ def test_groups_of_their_own_spread_have_welchs_interval() -> None:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """4,000 experiments of four seeds: 95 % within three standard errors of a binomial (0.35 % each)."""
+    """1,000 experiments of four seeds: 95 % within three standard errors of a binomial (0.7 % each)."""
     draw = np.random.default_rng(1)
     held = {"mean": 0, "paired": 0, "welch": 0}
-    rounds = 4000
+    rounds = 1000
     for _ in range(rounds):
         ours, theirs = draw.normal(2.0, 1.0, 4), draw.normal(1.5, 3.0, 4)
         held["mean"] += holds(mean_interval(ours), 2.0)
@@ -82,39 +70,3 @@ def test_a_share_has_the_interval_of_clopper_and_pearson() -> None:
     assert proportion([0.0] * 40).high == pytest.approx(1 - 0.025 ** (1 / 40), abs=1e-12)
     with pytest.raises(ValueError, match=r"hits must be zeros and ones, got 0\.5"):
         proportion([1.0, 0.5])
-
-
-def test_the_bootstrap_agrees_with_the_t_interval_where_both_may_be_used() -> None:
-    values = np.random.default_rng(3).normal(size=400)
-    t, b = mean_interval(values), bootstrap(values, np.mean)
-    assert b.mean == t.mean
-    assert abs(b.low - t.low) + abs(b.high - t.high) < 0.02
-    assert bootstrap(values, np.mean) == b, "a seed says which resamples"
-    assert bootstrap(values, np.mean, seed=1) != b
-    median = bootstrap(values, np.median, level=0.9)
-    assert median.low < np.median(values) < median.high
-
-
-def test_values_that_are_all_the_same() -> None:
-    assert mean_interval([2.0, 2.0, 2.0]) == Interval(2.0, 2.0, 2.0, 3)
-    assert difference([3.0, 3.0], [1.0, 1.0]) == Interval(2.0, 2.0, 2.0, 2)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: mean_interval([1.0]), "values: an interval needs at least two values"),
-        (lambda: mean_interval([1.0, math.nan]), "values must be finite"),
-        (lambda: mean_interval(np.ones((2, 2))), "values must have one axis"),
-        (lambda: mean_interval([1.0, 2.0], level=95), "level must be above 0 and below 1"),
-        (lambda: difference([1.0, 2.0], [1.0, 2.0, 3.0]), "as many of ours as of theirs"),
-        (lambda: Interval(1.0, 2.0, 3.0, 5), "low <= mean <= high is needed"),
-    ],
-)
-def test_what_is_refused(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def test_an_interval_says_what_it_is() -> None:
-    assert str(Interval(1.25, -0.5, 3.0, 5)) == "1.25 (-0.5 to 3, n = 5)"

@@ -1,0 +1,194 @@
+r"""Small finite worlds: how fast each attribute grows under a loss, by autograd over all pairs of views, and by formula.
+
+A *direction* of the input has a variance :math:`s^2` between images, its amount, and :math:`u^2` within views.  Its share is
+:math:`h = s^2 / (s^2 + u^2)`.  With weights :math:`w_k` along direction k, :math:`p_k = |w_k|^2 (s_k^2 + u_k^2) / E|z|^2` is its
+part of the output's mean square, and the *rate* of k is :math:`-\partial L / \partial \log |w_k|^2`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from math import comb
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Loss = Callable[[Tensor], Tensor]
+"""Of all outputs of a world, ``(images, views, D)``: a number."""
+
+
+def jittered(s: float, strong: float = 2.0, weak: float = 1.0, clutter: float = 1.0) -> Tensor:
+    r"""The chapter's world, ``(4, 4, 3)``: four images :math:`(\pm 2, \pm 1, 0)`, four views each.
+
+    A view moves the first coordinate by ``strong * s`` up or down and the third by ``clutter``: the strong attribute has the amount
+    ``strong**2`` and the share :math:`1/(1+s^2)`, the weak one its whole variance, the clutter none.
+    """
+    signs = torch.tensor(list(itertools.product((1.0, -1.0), repeat=2)), dtype=torch.float64)
+    image = torch.stack([strong * signs[:, 0], weak * signs[:, 1], 0 * signs[:, 0]], 1)
+    view = torch.stack([strong * s * signs[:, 0], 0 * signs[:, 0], clutter * signs[:, 1]], 1)
+    return image[:, None] + view
+
+
+def flipped(shares: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    r"""All images and all flips of ``K`` attributes: coordinates ``(2^K, 2^K, K)`` and how likely each flip is, ``(2^K,)``.
+
+    An image has the attributes :math:`\pm 1`; a view flips attribute k with probability :math:`(1 - \sqrt{h_k}) / 2`, so that a
+    share :math:`h_k` of its variance survives.  Every view has the same length.
+    """
+    signs = torch.tensor(list(itertools.product((1.0, -1.0), repeat=len(shares))), dtype=torch.float64)
+    chance = torch.where(signs > 0, 1 + shares.sqrt(), 1 - shares.sqrt()).div(2).prod(1)
+    return signs[:, None] * signs * sizes, chance
+
+
+def pair_losses(chance: Tensor | None = None, tau: float = 0.5, beta: float = 0.5) -> dict[str, Loss]:
+    """The exact losses of a world, with as many negatives as there are views; a positive is an independent view of the image.
+
+    chance: how likely each view of an image is, equally if not given.  ``byol``: half the squared distance of ``beta z`` to a
+    target without gradient, for outputs of mean zero.
+    """
+
+    def means(gram: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        n, v = z.shape[:2]
+        p = (torch.full((v,), 1 / v, dtype=z.dtype) if chance is None else chance).to(z.dtype)
+        pairs = gram.unflatten(0, (n, v)).unflatten(2, (n, v))
+        return torch.einsum("ivix,v,x->", pairs, p, p) / n, torch.einsum("ivjx,v,x->", pairs, p, p) / n**2
+
+    def gram(z: Tensor, unit: bool = False) -> Tensor:
+        rows = (F.normalize(z, dim=-1) if unit else z).flatten(0, 1)
+        return rows @ rows.T
+
+    def simple(z: Tensor, unit: bool = False) -> Tensor:
+        near, far = means(gram(z, unit), z)
+        return far - near
+
+    def square(z: Tensor) -> Tensor:
+        length = z.square().sum(-1)
+        return (length.mean(1) if chance is None else length @ chance).mean()
+
+    def info_nce(z: Tensor) -> Tensor:
+        cosines = gram(z, unit=True) / tau
+        n, v = z.shape[:2]
+        p = (torch.full((v,), 1 / v, dtype=z.dtype) if chance is None else chance).repeat(n) / n
+        return p @ (cosines.exp() @ p).log() - means(cosines, z)[0]
+
+    def spectral(z: Tensor) -> Tensor:
+        products = gram(z)
+        return means(products.square(), z)[1] - 2 * means(products, z)[0]
+
+    def byol(z: Tensor) -> Tensor:
+        rows = z.flatten(0, 1)
+        return beta**2 * square(z) / 2 - beta * means(rows @ rows.detach().T, z)[0]
+
+    return {
+        "simple": simple,
+        "root mean square": lambda z: simple(z) / square(z),
+        "cosines": lambda z: simple(z, unit=True),
+        "InfoNCE": info_nce,
+        "spectral": spectral,
+        "BYOL": byol,
+    }
+
+
+def rates(loss: Loss, views: Tensor, weights: Tensor) -> Tensor:
+    r""":math:`-\partial L / \partial \log |w_k|^2` of each coordinate of the input, by autograd: ``(d,)``.
+
+    views ``(N, V, d)``; weights of a linear layer, ``(D, d)``.
+    """
+    grown = torch.zeros(views.shape[-1], dtype=views.dtype, requires_grad=True)
+    return -torch.autograd.grad(loss(views @ (weights * (grown / 2).exp()).T), grown)[0]
+
+
+def moments(views: Tensor, chance: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Covariance between images, of their mean views, and mean covariance within images: ``(d, d)`` each."""
+    p = torch.full((views.shape[1],), 1 / views.shape[1], dtype=views.dtype) if chance is None else chance
+    mean = torch.einsum("nvd,v->nd", views, p)
+    apart, moved = mean - mean.mean(0), views - mean[:, None]
+    return apart.T @ apart / len(views), torch.einsum("nvd,nve,v->de", moved, moved, p) / len(views)
+
+
+def output_share(between: Tensor, within: Tensor, weights: Tensor) -> Tensor:
+    r""":math:`c = A / (A + B)`: the share of the variance of ``z = W x`` that lies between images."""
+    a, b = (torch.einsum("od,de,oe->", weights, part, weights) for part in (between, within))
+    return a / (a + b)
+
+
+def parts_of(weights: Tensor, variances: Tensor) -> Tensor:
+    r""":math:`p_k`, for uncorrelated coordinates of these variances: ``(d,)``."""
+    size = weights.square().sum(0) * variances
+    return size / size.sum()
+
+
+def rate_of_share(parts: Tensor, shares: Tensor) -> Tensor:
+    r"""The law: :math:`p_k (h_k - c)` with :math:`c = \sum_j p_j h_j`, of the loss :math:`-c`."""
+    return parts * (shares - parts @ shares)
+
+
+def rate_of_info_nce(parts: Tensor, shares: Tensor, tau: float) -> Tensor:
+    r"""Of attributes that flip: :math:`\frac{p_k}\tau (e_k - \sum_j p_j e_j)`, with :math:`e_k = h_k - \tanh(p_k / \tau)`."""
+    excess = shares - torch.tanh(parts / tau)
+    return parts * (excess - parts @ excess) / tau
+
+
+def settled(shares: Tensor, tau: float) -> Tensor:
+    r"""The parts at which InfoNCE rests: :math:`p_k = \tau \operatorname{artanh}(h_k - \lambda)`, zero below :math:`\lambda`.
+
+    :math:`\lambda` makes them add up to one; found by bisection.
+    """
+
+    def at(level: float) -> Tensor:
+        return tau * torch.atanh((shares - level).clamp(0, 1 - 1e-15))
+
+    low, high = float(shares.max()) - 1, float(shares.max())
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(at(middle).sum()) > 1 else (low, middle)
+    return at(low) / at(low).sum()
+
+
+def flow(shares: Tensor, variances: Tensor, start: Tensor, times: int, step: float) -> tuple[Tensor, Tensor]:
+    r"""Gradient flow of the loss :math:`-c`: :math:`|w_k|^2`, ``(times, K)``, and c, ``(times,)``, by Euler steps.
+
+    :math:`\frac{d}{dt} \log |w_k|^2 = 4 \sigma_k^2 (h_k - c) / E|z|^2`, with the variances :math:`\sigma_k^2`.
+    """
+    squares, path, course = start.clone(), [], []
+    for _ in range(times):
+        total = squares @ variances
+        c = squares * variances @ shares / total
+        path.append(squares)
+        course.append(c)
+        squares = squares * (step * 4 * variances * (shares - c) / total).exp()
+    return torch.stack(path), torch.stack(course)
+
+
+def zero_through(rho: Callable[[Tensor], Tensor], share: float, others: int) -> float:
+    r"""The share at which a small attribute neither grows nor shrinks, if the output's cosine is :math:`\rho` of the layer's.
+
+    The layer has ``others`` attributes that flip, of equal parts and of one share, which so is the layer's own; the loss is
+    :math:`-E \rho(\gamma_+) + E \rho(\gamma_-)`.  The number of equal signs is binomial, so that both means are exact.
+    """
+    equal = torch.arange(others + 1, dtype=torch.float64)
+    cosine = (2 * equal / others - 1).requires_grad_()
+    slope = torch.autograd.grad(rho(cosine).sum(), cosine)[0]
+
+    def means(p: float) -> tuple[Tensor, Tensor]:
+        weight = torch.tensor(
+            [comb(others, k) * p**k * (1 - p) ** (others - k) for k in range(others + 1)], dtype=torch.float64
+        )
+        return weight @ slope, weight @ (slope * cosine.detach())
+
+    (near, pull), (_, push) = means((1 + share) / 2), means(0.5)
+    return float((pull - push) / near)
+
+
+def zero_of_gaussians(share: float, rank: int, draws: int = 40_000, seed: int = 0) -> float:
+    r"""The share at which a small attribute rests under true cosines, beside ``rank`` equal Gaussian coordinates of one share.
+
+    :math:`E[\gamma_+ / |z_1|^2] \,/\, E[1 / (|z_1| |z_2|)]`: the share, if all outputs had one length and all partners one cosine.
+    """
+    noise = torch.randn(3, draws, rank, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    one, two = (share**0.5 * noise[0] + (1 - share) ** 0.5 * noise[view] for view in (1, 2))
+    first, second = one.norm(dim=1), two.norm(dim=1)
+    products = (one * two).sum(1) / (first * second)
+    return float((products * (first**-2 + second**-2)).mean() / (2 / (first * second)).mean())

@@ -1,0 +1,125 @@
+"""At which share is growth zero?  In many random networks, before and during training, against what the network outputs.
+
+The networks are those of `sslchapters.growth.dose`.  What differs between them: how strong the digits are beside the planted
+directions, and how far augmentation shifts them, so that the share of what they output lies anywhere between 0.2 and 0.8.  The
+planted numbers of an image are drawn anew for each batch, as if there were no end of images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from sslbook._random import Streams
+from sslchapters import enumerated
+from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, forward, initial
+from sslchapters.intervals import Interval
+
+STATES = (0, 100, 300)
+"""Steps of training before a network is measured."""
+
+
+class Scenes:
+    """Views for many networks, each with its own strength of the digits and of their shifts."""
+
+    def __init__(self, streams: Streams) -> None:
+        pixels = enumerated.digits().pixels
+        pixels = pixels - pixels.mean(0)
+        shifted = enumerated.shifts(pixels, 1).flatten(2)
+        self.unit = shifted / pixels.square().sum((1, 2, 3)).mean().sqrt()  # the image itself first
+        self.streams = streams
+        self.scale = 0.55 * 5.5 ** streams.uniform((1, 1, 1))
+        self.strength = 1.6 * streams.uniform((1, 1, 1))
+        s2, u2 = torch.tensor(DOSES).T
+        self.s2, self.u2 = s2, u2
+
+    def batch(self, size: int = BATCH) -> Tensor:
+        """``(R, 2 * size, 80)``, first all first views."""
+        index = (len(self.unit) * self.streams.uniform((size,))).long()
+        which = (9 * self.streams.uniform((2, size))).long()
+        clean = self.unit[index, 0][:, None]
+        digits = self.scale * (clean + self.strength * (self.unit[index[:, None], which] - clean))
+        noise = self.streams.normal((3, size, len(DOSES))).float()
+        planted = self.s2.sqrt() * noise[:, :1] + self.u2.sqrt() * noise[:, 1:]
+        return torch.cat([digits, planted], 3).flatten(1, 2)
+
+
+def _share(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of two views of each image ``(R, 2, n, D)``: mean product of partners less that of strangers, and mean square, ``(R,)``."""
+    n, mean = rows.shape[2], rows.mean(2)
+    partners = (rows[:, 0] * rows[:, 1]).sum(2).mean(1)
+    strangers = (n * (mean[:, 0] * mean[:, 1]).sum(1) - partners) / (n - 1)
+    return partners - strangers, rows.square().sum(3).mean((1, 2)), strangers
+
+
+def measured(
+    seeds: Sequence[int], activation: str, loss: str = "simple on cosines", steps: int = 0, batches: int = 30
+) -> dict[str, Tensor]:
+    """By network, ``(R,)``: ``zero``, the share at which growth is zero, and the shares of ``output`` and ``layer``.
+
+    loss: a name of `METHODS`, by which the networks are trained for so many ``steps`` and then differentiated.
+    ``zero``: growth of a direction over its variance is fitted by a line in its share.  ``output``: which part of the outputs'
+    variance lies between images; ``layer``: the same of the first pre-activations; ``cosine``: partners' mean less strangers'.
+    """
+    method, streams = METHODS[loss], Streams(seeds, "growth-zero")
+    assert method.loss is not None, "a loss of outputs alone"
+    scenes = Scenes(streams)
+    weights = [each.requires_grad_() for each in initial(streams, PIXELS + len(DOSES))]
+    optimizer = torch.optim.SGD(weights, lr=method.rate, momentum=method.momentum)
+    nothing = torch.empty(0)
+
+    def value(x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = forward(weights, x, activation).unflatten(1, (2, -1))
+        return method.loss(outputs[:, 0], outputs[:, 1], nothing), outputs.detach()  # type: ignore[misc]
+
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value(scenes.batch())[0].sum().backward()
+        optimizer.step()
+    gradient = torch.zeros_like(weights[0])
+    totals: dict[str, list[Tensor]] = {name: [] for name in ("output", "layer", "cosine")}
+    for _ in range(batches):
+        x = scenes.batch()
+        each, outputs = value(x)
+        gradient += torch.autograd.grad(each.sum(), weights[0])[0] / batches
+        below = (x @ weights[0].detach().mT).unflatten(1, (2, -1))
+        unit = torch.nn.functional.normalize(outputs, dim=3)
+        for name, rows in {"output": outputs, "layer": below, "cosine": unit}.items():
+            totals[name].append(torch.stack(_share(rows)))
+    return {"zero": zero_of(weights, gradient, scenes), **{name: _ratio(name, found) for name, found in totals.items()}}
+
+
+def zero_of(weights: Weights, gradient: Tensor, scenes: Scenes) -> Tensor:
+    """Where the line of growth over variance, fitted in the share, crosses zero: ``(R,)``."""
+    w, g = (each.detach()[..., PIXELS:].double() for each in (weights[0], gradient))
+    variance = scenes.s2 + scenes.u2
+    rate = -2 * (w * g).sum(1) / w.square().sum(1) / variance
+    share = (scenes.s2 / variance).double()
+    apart = share - share.mean()
+    slope = rate @ apart / apart.square().sum()
+    zero: Tensor = share.mean() - rate.mean(1) / slope
+    return zero
+
+
+def _ratio(name: str, found: list[Tensor]) -> Tensor:
+    apart, square, strangers = torch.stack(found).double().mean(0).unbind()
+    return apart if name == "cosine" else apart / (square - strangers)
+
+
+def line(x: np.ndarray, y: np.ndarray) -> tuple[Interval, Interval]:
+    """Slope and intercept of the least-squares line of ``y`` on ``x``, each with its 95% t-interval."""
+    fit = stats.linregress(x, y)
+    reach = float(stats.t.ppf(0.975, len(x) - 2))
+    return (
+        Interval(fit.slope, fit.slope - reach * fit.stderr, fit.slope + reach * fit.stderr, len(x)),
+        Interval(
+            fit.intercept,
+            fit.intercept - reach * fit.intercept_stderr,
+            fit.intercept + reach * fit.intercept_stderr,
+            len(x),
+        ),
+    )
