@@ -84,7 +84,7 @@ def product_error(op: CovarianceOperator) -> float:
     scale = torch.linalg.matrix_norm(dense)
     forward = (op.matmat(torch.eye(op.shape[0], dtype=op.dtype)) - dense).norm() / scale
     probe = torch.randn(op.shape[0], generator=torch.Generator().manual_seed(0), dtype=op.dtype)
-    transposed = (op.rmatvec(probe) - dense.T @ probe).norm() / (scale * probe.norm())
+    transposed = (op.matmat(probe[:, None], transposed=True)[:, 0] - dense.T @ probe).norm() / (scale * probe.norm())
     return float(torch.maximum(forward, transposed))
 
 

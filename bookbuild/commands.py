@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from bookbuild.layout import Book, Chapter, Setting, choose, find_book, find_chapters
 from sslbook._check import InputError, counted, positive, seed
-from sslbook._files import naming, remove_parts, require_writable, write_text
-from sslchapters.data_files import ROOT, book_folder
+from sslbook._files import naming, remove_parts, write_text
+from sslchapters.data_files import ROOT, book_folder, require_writable
 from sslchapters.ledger import join, read_claims
 from sslchapters.running import DEVICES, SCALES
 

@@ -31,8 +31,9 @@ from nbformat import NotebookNode
 from bookbuild import kernel
 from bookbuild.kernel import KEYED, Failure, environment
 from bookbuild.layout import PACKAGES, Book, Chapter, Setting, code_cells, number_cells, parameters, parse_cell, tags
-from sslbook._files import atomic, read_text
+from sslbook._files import atomic
 from sslbook._machine import cores, end_with_parent
+from sslchapters.data_files import read_text
 from sslchapters.values import RECORD_KEY
 
 

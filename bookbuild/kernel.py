@@ -24,7 +24,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from bookbuild.layout import SOURCE, code_cells, tags
-from sslbook._files import require_writable, user_path, write_text
+from sslbook._files import user_path, write_text
+from sslchapters.data_files import require_writable
 from sslchapters.running import LENIENT
 
 START_SECONDS = 120

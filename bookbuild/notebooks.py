@@ -23,7 +23,8 @@ from bookbuild.execute import digest_of
 from bookbuild.layout import Book, Repository, code_cells, number_cells, tags
 from bookbuild.markdown import Piece, fold
 from sslbook._check import InputError
-from sslbook._files import read_text, write_text
+from sslbook._files import write_text
+from sslchapters.data_files import read_text
 from sslchapters.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY, glue, pasted, printed, spec
 
 NOTEBOOKS = "notebooks"

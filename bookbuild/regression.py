@@ -19,7 +19,8 @@ from xml.etree import ElementTree
 
 from bookbuild.layout import Book, find_chapters
 from sslbook._check import InputError, counted
-from sslbook._files import read_finite, write_text
+from sslbook._files import write_text
+from sslchapters.data_files import read_finite
 from sslchapters.intervals import Interval
 from sslchapters.running import SCALES
 from sslchapters.values import RECORD_KEY, Number, Value, allowed, apart, mean_of, numbers, pasted, short, typeset

@@ -29,8 +29,6 @@ R = TypeVar("R")
 C = TypeVar("C")
 M = TypeVar("M", bound=nn.Module)
 
-# --- settings of the whole process -----------------------------------------------------------------------------------
-
 
 class _ProcessSetting:
     """A context manager for a setting that all threads share: ``setting(value)`` writes it, and restores it at the end.
@@ -40,14 +38,12 @@ class _ProcessSetting:
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
         self.read, self.write, self.lock = read, write, threading.Lock()
-        self.saved: list[list[Any]] = []
-        """For each block that is open, the value to restore after it."""
+        self.saved: list[list[Any]] = []  # for each block that is open, the value to restore after it
 
     @contextlib.contextmanager
     def __call__(self, value: Any) -> Iterator[None]:
         with self.lock:
-            mine = [self.read()]
-            self.saved.append(mine)
+            self.saved.append(mine := [self.read()])
             self.write(value)
         try:
             yield
@@ -85,10 +81,9 @@ _BACKENDS = [backend for backend in _BACKENDS if hasattr(backend, "fp32_precisio
 
 
 def _matmul_precision() -> tuple[str, list[str]]:
-    try:
+    older = ""
+    with contextlib.suppress(RuntimeError):  # set by the newer names, and not alike
         older = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set by the newer names, and not alike
-        older = ""
     return older, [backend.fp32_precision for backend in _BACKENDS]
 
 
@@ -110,8 +105,6 @@ in_float32 = functools.partial(_default_dtype, torch.float32)
 exact_convolutions = functools.partial(_tf32, False)
 """Convolutions in whole float32, on a GPU too: with TF32's three digits there is no eigenproblem."""
 
-# --- all settings, and settings of one thread ------------------------------------------------------------------------
-
 
 def default_settings(gradients: bool = False) -> contextlib.ExitStack:
     """A context in which torch's defaults hold: no autocast, whole float32 products, new tensors on the processor.
@@ -132,9 +125,8 @@ def default_settings(gradients: bool = False) -> contextlib.ExitStack:
                 stack.enter_context(torch.autocast(kind, enabled=False))
         if torch._C._len_torch_function_stack() and torch.empty(0).device.type != "cpu":
             stack.enter_context(torch.device("cpu"))
-        if (
-            _matmul_precision()[0] != "highest" or _products.saved
-        ):  # another thread may restore it while this one is inside
+        # Also where another thread is inside of such a block, and may restore it while this one is.
+        if _matmul_precision()[0] != "highest" or _products.saved:
             stack.enter_context(_products(("highest", ["ieee"] * len(_BACKENDS))))
         return stack.pop_all()
 
@@ -145,10 +137,7 @@ def default_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
 
 
 def anywhere(function: Callable[P, R], gradients: bool = False) -> Callable[P, R]:
-    """The function, with :func:`default_settings` whatever is set around a call: a decorator.
-
-    Raises ValueError inside of ``torch.func.vmap`` where the function reads numbers, of which PyTorch has none there.
-    """
+    """The function, with :func:`default_settings` whatever is set around a call; ValueError inside of vmap if it reads numbers."""
 
     @functools.wraps(function)
     def with_default_settings(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -161,14 +150,13 @@ def anywhere(function: Callable[P, R], gradients: bool = False) -> Callable[P, R
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
-            name, why = function.__qualname__, str(error).partition("\n")[0]
-            raise ValueError(f"{name} can't be called inside of torch.func.vmap, but in a loop: {why}") from error
+            raise ValueError(f"{function.__qualname__} can't be called inside of torch.func.vmap: {error}") from error
 
     return with_default_settings
 
 
 def with_gradients(function: Callable[P, R]) -> Callable[P, R]:
-    """:func:`anywhere`, and gradients are recorded, wherever it is called."""
+    """:func:`anywhere`, and gradients are recorded."""
     return anywhere(function, gradients=True)
 
 
@@ -178,9 +166,6 @@ def methods_anywhere(kind: type[C]) -> type[C]:
         if isinstance(member, FunctionType) and not name.startswith("_"):
             setattr(kind, name, with_gradients(member))
     return kind
-
-
-# --- networks --------------------------------------------------------------------------------------------------------
 
 
 class _CopyOutputs(TorchFunctionMode):
@@ -193,25 +178,16 @@ class _CopyOutputs(TorchFunctionMode):
 
 
 def copied(net: M) -> M:
-    """A deep copy of a network, which shares with it what can't be copied and is no container, such as a lock.
-
-    Raises ValueError where that isn't enough.
-    """
-    shared = {}
+    """A deep copy of a network, which shares with it what can't be copied and is no container, such as a lock."""
+    shared: dict[int, Any] = {}
     with _CopyOutputs():
-        with contextlib.suppress(Exception):  # whatever its parts may raise
-            return copy.deepcopy(net)
         for value in chain.from_iterable(vars(part).values() for part in net.modules()):
             if not isinstance(value, nn.Module | Tensor | dict | list | tuple | set):
                 try:
                     copy.deepcopy(value)
-                except Exception:
+                except Exception:  # whatever it may raise
                     shared[id(value)] = value
-        try:
-            return copy.deepcopy(net, shared)
-        except Exception as error:
-            kind = type(net).__name__
-            raise ValueError(f"net must be one that copy.deepcopy can copy, and {kind} isn't: {error}") from error
+        return copy.deepcopy(net, shared)
 
 
 @contextlib.contextmanager
@@ -223,12 +199,12 @@ def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
     """
     registries = {name for name, held in vars(nn.Module()).items() if isinstance(held, dict)}  # hooks, and the three
     registries -= set() if numbers else {"_parameters", "_buffers", "_modules"}
-    modules = [
-        part for part in net.modules() if not isinstance(part, torch.jit.ScriptModule)
-    ]  # its dicts can't be refilled
+    modules = [part for part in net.modules() if not isinstance(part, torch.jit.ScriptModule)]  # whose dicts are C++'s
     parts = [(part, part.training, {name: dict(vars(part)[name]) for name in registries}) for part in modules]
-    gradients = {weight: weight.grad.detach().clone() for weight in net.parameters() if weight.grad is not None}
-    weights = [(weight, weight.requires_grad, weight.grad) for weight in net.parameters()]
+    weights = [
+        (held, held.requires_grad, held.grad, None if held.grad is None else held.grad.detach().clone())
+        for held in net.parameters()
+    ]
     tensors = [(held, held.data, held.data.clone()) for held in chain(net.parameters(), net.buffers()) if numbers]
     recorded, dtype = torch.set_grad_enabled(torch.is_grad_enabled()), _default_dtype(torch.get_default_dtype())
     try:
@@ -242,9 +218,9 @@ def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
                 vars(part)[name].update(found)
         for held, place, values in tensors:
             held.data = place.copy_(values)
-        for weight, wanted, gradient in weights:
+        for weight, wanted, gradient, slope in weights:
             if weight.requires_grad != wanted:
                 weight.requires_grad_(wanted)
-            if gradient is not None:
-                gradient.data.copy_(gradients[weight])
+            if gradient is not None and slope is not None:
+                gradient.data.copy_(slope)
             weight.grad = gradient

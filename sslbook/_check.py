@@ -31,10 +31,8 @@ def nearest(name: object, names: Iterable[str], cutoff: float = 0.4) -> list[str
 
 def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
     """Raise ValueError, with the nearest name, unless ``given`` is one of the names."""
-    names = tuple(allowed)
-    if given not in names:
-        near = nearest(given, names)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+    if given not in (names := tuple(allowed)):
+        hint = "".join(f"; did you mean {near!r}?" for near in nearest(given, names)[:1])
         raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
 
 
@@ -81,9 +79,8 @@ def require_number(argument: str, given: object, **bounds: float) -> float:
     number = plain(given)
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
-    size: Any = abs(number)
-    if not size < (2**63 if isinstance(number, Integral) else math.inf):
-        limit = "a whole number of 64 bits" if isinstance(number, Integral) else "finite"
+    if not abs(number) < (2**63 if isinstance(number, Integral) else math.inf):  # type: ignore[operator]
+        limit = "finite" + " and of 64 bits" * isinstance(number, Integral)
         raise ValueError(f"{argument} must be {limit}, got {reprlib.repr(number)}")
     if not all(_BOUNDS[name][1](number, bound) for name, bound in bounds.items()):
         words = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
@@ -99,15 +96,13 @@ def require_whole(argument: str, given: object, **bounds: int) -> int:
 
 
 def require_floating(**tensors: Tensor) -> None:
-    """Raise TypeError, which names the argument, unless each is a dense torch tensor of a floating dtype."""
+    """Raise TypeError, which names the argument, unless each is a torch tensor of a floating dtype."""
     import torch  # seconds, which a list of options does not need
 
     for argument, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise TypeError(f"{argument} must be a torch tensor and have a floating dtype, got {kind}")
-        if tensor.layout != torch.strided or tensor.device.type == "meta":
-            raise TypeError(f"{argument} must be a dense tensor of numbers, got {tensor.layout} on {tensor.device}")
 
 
 def require_classes(argument: str, classes: Tensor) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
-import reprlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, SubprocessError, check_output
-from typing import Any, NoReturn
 
 from sslbook._check import InputError
 
@@ -68,42 +64,6 @@ def user_path(place: str | Path) -> Path:
         ) from None
 
 
-def require_file(path: Path) -> None:
-    """Raise OSError, naming it, for what is no file: a pipe would be waited for, for ever."""
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    if not path.is_file():
-        raise OSError(errno.EINVAL, "Not a file", str(path))
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file; raises OSError as `require_file` does."""
-    require_file(path)
-    return path.read_bytes()
-
-
-def read_text(path: Path) -> str:
-    """The text, in UTF-8, of a file, as by `read_bytes`; raises InputError, naming it, for what is no such text.
-
-    Every system's line ends are read as ``\\n``, and a byte order mark in front, as some editors write it, is left out.
-    """
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text in UTF-8 ({error})") from None
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def require_writable(folder: Path, room: int = 0) -> None:
-    """Raise OSError, naming it, where no file of ``room`` bytes can be made in a folder: before the work that it is to hold."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(room))
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(folder)) from None
-
-
 def write_bytes(target: Path, content: bytes) -> None:
     """Write ``content`` to ``target`` through `atomic`."""
     with atomic(target) as path:
@@ -113,27 +73,6 @@ def write_bytes(target: Path, content: bytes) -> None:
 def write_text(target: Path, text: str) -> None:
     """Write ``text``, in UTF-8, to ``target`` through `atomic`."""
     write_bytes(target, text.encode())
-
-
-def read_finite(path: Path) -> Any:
-    """What a JSON file holds; raises ValueError for one that is damaged, or has a NaN or an infinity, which JSON lacks."""
-
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is no finite number")
-
-    return json.loads(read_text(path), parse_constant=refuse)
-
-
-def require_parts(held: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Raise ValueError unless what a file holds has each part, and of its kind; TypeError where it can have no parts.
-
-    A truth value is no number.
-    """
-    for name, kind in kinds.items():
-        if name not in held:
-            raise ValueError(f"its {name} is missing")
-        if not isinstance(held[name], kind) or isinstance(held[name], bool):
-            raise ValueError(f"its {name} is {reprlib.repr(held[name])}")
 
 
 def sync(path: Path) -> None:

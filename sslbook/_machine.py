@@ -119,15 +119,11 @@ def keep_freed_memory() -> bool:
 
 # --- being asked to stop ---------------------------------------------------------------------------------------------
 
-STOPS = [
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)  # Windows has the first two
-]
+STOPS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+"""What asks to stop; Windows has the first two."""
 BROKEN_PIPE = 13
 """SIGPIPE, by number: Windows has none, and Python ignores it."""
 GOES_ON = "the same command goes on from the last checkpoint"
-Handler = Callable[[int, FrameType | None], None]
 
 
 class Stopped(KeyboardInterrupt):
@@ -153,11 +149,11 @@ def status(error: KeyboardInterrupt) -> int:
 def free() -> list[signal.Signals]:
     """The signals that ask to stop and have their usual handlers: nohup ignores some, and a cluster's job has its own."""
     usual = (signal.SIG_DFL, signal.default_int_handler, stop)
-    return [number for number in STOPS if signal.getsignal(number) in usual]
+    return [number for number in signal.Signals if number.name in STOPS and signal.getsignal(number) in usual]
 
 
 @contextlib.contextmanager
-def heard(handler: Handler = stop) -> Iterator[None]:
+def heard(handler: Callable[[int, FrameType | None], None] = stop) -> Iterator[None]:
     """Let ``handler`` have the signals that are `free`; in the main thread alone, as the system wants it."""
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number in (free() if main else ())}

@@ -50,14 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             where = f"{error.filename}: " if error.filename is not None else ""
             return _refused(f"{where}{error.strerror or error}")
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] in (
-                "sslbook",
-                "sslchapters",
-                "bookbuild",
-                "benchmarks",
-            ):
+            package = (error.name or "sslbook").partition(".")[0]
+            if package in ("sslbook", "sslchapters", "bookbuild", "benchmarks"):
                 raise
-            extra = EXTRAS.get(error.name.partition(".")[0], "book")
+            extra = EXTRAS.get(package, "book")
             return _refused(f"{error.name} is not installed; this command needs: {installing(extra)}")
         except KeyboardInterrupt as error:
             return _refused(str(error) or "stopped", _machine.status(error))
@@ -66,12 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     """Find the command and give it the rest of the line; raises InputError, with the nearest names, for one that is not there."""
     commands = {name: point for name, point in _declared().items() if find_spec(point.module.partition(".")[0])}
-    parser = argparse.ArgumentParser(
-        prog="sslbook",
-        description=TITLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="sslbook COMMAND …",
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("sslbook", "sslbook COMMAND …", TITLE, formatter_class=layout)
     parser.add_argument("--version", action="version", version=f"sslbook {sslbook.__version__}")
     if not arguments or arguments[0].startswith("-"):
         if not arguments or arguments[0] in ("-h", "--help"):
@@ -84,9 +76,7 @@ def _run(arguments: list[str]) -> int:
         if name in _declared():
             raise InputError(f"sslbook {name} works on the book's sources: run it in a copy of its repository")
         raise unknown("command", name, commands)
-    os.environ.setdefault(
-        "OMP_WAIT_POLICY", "PASSIVE"
-    )  # threads that wait leave the cores to others; read when torch is loaded
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the cores to others; torch reads it
     return int(commands[name].load()(rest) or 0)
 
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 
 from sslbook._check import InputError, counted, seed, unknown
-from sslbook._files import require_writable
 from sslchapters import catalogue
 from sslchapters import records as store
+from sslchapters.data_files import require_writable
 
 
 def record(arguments: Sequence[str]) -> int:

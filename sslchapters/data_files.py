@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.resources
 import json
 import re
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sslbook._check import InputError
-from sslbook._files import ask_git, read_text
+from sslbook._files import ask_git
 
 PACKAGE = Path(__file__).resolve().parent
-
-
 ROOT = "the book's folder (default: the one around the working folder)"
 """What ``--root`` is, for a command's help."""
 
@@ -54,6 +54,20 @@ def printed_file(name: str) -> dict[str, Any]:
     return content
 
 
+def read_text(path: Path) -> str:
+    """The text, in UTF-8, of a file; raises InputError, naming it, for what is no such text, and OSError for what is no file.
+
+    Every system's line ends are read as ``\\n``, and a byte order mark in front, as some editors write it, is left out.
+    """
+    if path.exists() and not path.is_file():  # a pipe would be waited for, for ever
+        raise OSError(errno.EINVAL, "Not a file", str(path))
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text in UTF-8 ({error})") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def read_source(path: Path) -> str:
     """A text that people write, as by `read_text`; raises InputError, naming file and line, for a character that isn't seen.
 
@@ -79,6 +93,25 @@ def read_yaml(path: Path, kind: type) -> Any:
     if not isinstance(content, kind):
         raise InputError(f"{path}: a {kind.__name__} is needed, and it holds a {type(content).__name__}")
     return content
+
+
+def read_finite(path: Path) -> Any:
+    """What a JSON file holds; raises ValueError for one that is damaged, or has a NaN or an infinity, which JSON lacks."""
+
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"{word} is no finite number")
+
+    return json.loads(read_text(path), parse_constant=refuse)
+
+
+def require_writable(folder: Path, room: int = 0) -> None:
+    """Raise OSError, naming it, where no file of ``room`` bytes can be made in a folder: before the work that it is to hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(room))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
 def changed_since(commit: str) -> bool | None:

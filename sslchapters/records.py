@@ -22,7 +22,7 @@ from typing import Any
 
 from sslbook._check import InputError, counted, unknown
 from sslbook._files import commit as source_commit
-from sslbook._files import read_finite, require_parts, runs_folder, write_text
+from sslbook._files import runs_folder, write_text
 from sslbook._machine import device_name
 from sslchapters import data_files
 
@@ -130,14 +130,26 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
     if not path.is_file():
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))
     try:
-        content = read_finite(path)
+        content = data_files.read_finite(path)
         origin = content["provenance"]
-        require_parts(origin, ORIGIN)
+        _require_parts(origin, ORIGIN)
         if any(type(seed) is not int for seed in origin["seeds"]):
             raise ValueError(f"seeds must be whole numbers, got {reprlib.repr(origin['seeds'])}")
         return Record(name, _named(content["values"]), Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
+
+
+def _require_parts(held: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> None:
+    """Raise ValueError unless what a file holds has each part, and of its kind; TypeError where it can have no parts.
+
+    A truth value is no number.
+    """
+    for name, kind in kinds.items():
+        if name not in held:
+            raise ValueError(f"its {name} is missing")
+        if not isinstance(held[name], kind) or isinstance(held[name], bool):
+            raise ValueError(f"its {name} is {reprlib.repr(held[name])}")
 
 
 def _named(values: Any) -> dict[str, Any]:
@@ -165,7 +177,7 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(plain(make()), allow_nan=False) + "\n")
     try:
-        return _named(read_finite(path))
+        return _named(data_files.read_finite(path))
     except ValueError as error:
         raise ValueError(f"{path}: not a part of a record ({error}); remove it, and it is made again") from None
 

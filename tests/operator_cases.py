@@ -43,7 +43,7 @@ def product_error(op: CovarianceOperator) -> float:
     eye = torch.eye(op.shape[0], dtype=op.dtype, device=op.device)
     forward = (op.matmat(eye) - dense).norm() / scale
     probe = torch.randn(op.shape[0], generator=torch.Generator().manual_seed(0), dtype=op.dtype).to(op.device)
-    transposed = (op.rmatvec(probe) - dense.T @ probe).norm() / (scale * probe.norm())
+    transposed = (op.matmat(probe[:, None], transposed=True)[:, 0] - dense.T @ probe).norm() / (scale * probe.norm())
     return float(torch.maximum(forward, transposed))
 
 

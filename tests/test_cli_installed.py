@@ -84,6 +84,7 @@ def program() -> str:
     return WITHOUT.replace("{absent}", repr(absent()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", NEEDS)
 def test_each_command_works_or_names_its_extra(line: str, program: str, tmp_path: Path, write_book: WriteBook) -> None:
     name, *rest = line.split()
@@ -108,7 +109,8 @@ def test_every_room_loads_and_what_is_blocked_is_what_the_extras_bring(program: 
     assert {"train", "inspect"} <= set(cli._declared())
 
 
-def test_without_a_checkout_the_ledger_is_the_library_s_and_the_rest_says_what_is_missing(
+@pytest.mark.long
+def test_without_a_checkout_the_ledger_is_the_book_s_and_the_rest_says_what_is_missing(
     program: str, tmp_path: Path
 ) -> None:
     away = "from sslchapters import data_files\ndata_files.root_of = lambda start=None: None\nfrom sslbook import cli"

@@ -61,7 +61,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "pretrain": (partial(sslbook.pretrain, PIXELS, BACKBONE), {"method": "simlcr"}),
     "random_categorical": (partial(sslbook.random_categorical, (0,), (2, 2)), {"branching": (0,)}),
     "random_view": (partial(sslbook.random_view, pipeline=PIPELINE), {"pixels": X}),
-    "read_images": (sslbook.read_images, {"source": "no such folder"}),
+    "read_images": (sslbook.read_images, {"source": iter(())}),
     "shifts": (partial(sslbook.shifts, PIXELS), {"radius": -1}),
     "soft_triplet": (partial(sslbook.soft_triplet, **DISTANCES), {"temperature": -1.0}),
     "symmetric_binary": (sslbook.symmetric_binary, {"polarities": [torch.full((1, 2), 2.0)]}),

@@ -27,7 +27,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_command_that_needs_a_home_asks_for_the_folder_and_others_work(capsys: pytest.CaptureFixture[str]) -> None:
     for line, sentence in (
-        ("train cifar10-small", "SSLBOOK_DATA must name the folder of the images here"),
+        ("train cifar10-small", "~/.cache: there is no home folder for ~ here"),
         ("train digits-simclr-nce --folder ~/runs", "~/runs: there is no home folder for ~ here"),
     ):
         with pytest.raises(SystemExit, match="2"):

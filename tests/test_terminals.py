@@ -24,21 +24,11 @@ from sslbook import cli
 from sslbook.training.run import checkpoints
 
 ROOT = Path(__file__).resolve().parents[1]
-LINES = [
-    *((name, "--help") for name in cli._declared()),
-    *(
-        ("--help",),
-        ("train", "--list"),
-        ("train", "cifar10-βeta"),
-        ("table", "A-Tab2"),
-        ("ledger",),
-        ("ledger", "--json"),
-    ),
-]
+LINES = ["--help", "train --list", "train cifar10-βeta", "table A-Tab2", "ledger", "ledger --json"]
 RUN = ("train", "digits-simclr-nce", "--epochs", "100000", "--set", "subset=128", "--set", "batch=64")
 
 
-def said(encoding: str, line: tuple[str, ...], patch: pytest.MonkeyPatch) -> tuple[object, str, str]:
+def said(encoding: str, line: list[str], patch: pytest.MonkeyPatch) -> tuple[object, str, str]:
     """What a command line ends with, and shows on a terminal of this encoding."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
     for name, stream in zip(("stdout", "stderr"), streams, strict=True):
@@ -56,7 +46,7 @@ def said(encoding: str, line: tuple[str, ...], patch: pytest.MonkeyPatch) -> tup
 
 def test_a_letter_that_a_terminal_lacks_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing else is other than in UTF-8, the status least of all; JSON is the same everywhere."""
-    for line in LINES:
+    for line in (words.split() for words in (*LINES, *(f"{name} --help" for name in cli._declared()))):
         status, *texts = said("utf-8", line, monkeypatch)
         for encoding in ("ascii", "cp1252"):
             wanted = [text.encode(encoding, "replace").decode(encoding) for text in texts]
@@ -75,6 +65,7 @@ def begun(line: tuple[str, ...], folder: Path, **more: object) -> subprocess.Pop
     return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", [("train", "--list"), RUN], ids=" ".join)
 def test_a_reader_who_has_had_enough_ends_a_command_quietly(line: tuple[str, ...], tmp_path: Path) -> None:
     read, write = os.pipe()
@@ -84,6 +75,7 @@ def test_a_reader_who_has_had_enough_ends_a_command_quietly(line: tuple[str, ...
     assert (command.communicate(timeout=300)[1], command.returncode) == ("", 141)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("shell", "status"), [("<&- >&- 2>&-", 0), (">/dev/full", 2)])
 def test_a_stream_that_is_closed_or_full_is_no_traceback(shell: str, status: int, tmp_path: Path) -> None:
     line = f'exec "{sys.executable}" -m sslbook table --list {shell}'
@@ -103,6 +95,7 @@ def until(lines: Iterator[str], sign: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nohup_is_heeded_and_a_terminal_that_closes_leaves_a_checkpoint(tmp_path: Path) -> None:
     """Nothing can be written to a closed terminal any more, and the system sends SIGHUP."""
     run = begun((*RUN, "--folder", "."), tmp_path, nohup=True)
@@ -125,6 +118,7 @@ def test_nohup_is_heeded_and_a_terminal_that_closes_leaves_a_checkpoint(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["execute", "table"])
 def test_ctrl_c_ends_any_command_with_a_sentence(name: str, tmp_path: Path) -> None:
     """Also where it alone hears of it, and not, as from a terminal, its workers too."""

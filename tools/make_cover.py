@@ -13,8 +13,7 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 
 from bookbuild.sphinx_ext import ASSETS
-from sslbook.images import enumerated
-from sslchapters import plots
+from sslchapters import enumerated, plots
 from sslchapters.covariance import runs
 
 TARGET = Path(__file__).resolve().parents[1] / "chapters" / "images" / "cover.png"

@@ -8,7 +8,7 @@ Files lie as their authors' archives unpack, below ``SSLBOOK_DATA`` or else belo
     digits    inside this package                           https://doi.org/10.24432/C50P49
 
 Nothing uses the network but ``download=True``, through pooch.  As bytes they take a quarter of what floats take, lie on a device,
-and are augmented there; :mod:`sslbook.images.enumerated` has the same images as numbers in [0, 1], for exact sums.
+and are augmented there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, methods_anywhere
-from sslbook._check import InputError, counted, installing, require_one_of, require_whole
+from sslbook._check import counted, require_one_of, require_whole
 from sslbook._files import user_path
 
 TITLES = {"cifar10": "CIFAR-10", "stl10": "STL-10", "mnist": "MNIST"}
@@ -72,8 +72,6 @@ SPLITS: dict[str, dict[str, tuple[str, ...]]] = {  # by what the names of their 
     "mnist": {"train": ("train",), "test": ("t10k",)},
 }
 NAMES = ("digits", "mnist", "cifar10", "stl10")
-DIGITS_TEST = 400
-"""Scikit-learn's digits have no official split: shuffled once and for all, the last 400 are for testing."""
 composed = partial(unicodedata.normalize, "NFC")
 """A name in the one of Unicode's forms in which names are compared and kept."""
 
@@ -98,13 +96,11 @@ class Dataset:
     files: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
-            raise ValueError(f"pixels must be uint8 (N, C, H, W), got {self.pixels.dtype} {tuple(self.pixels.shape)}")
-        if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
-            raise ValueError(
-                f"labels must be int64 of shape (N,), one for each of the {len(self.pixels)} images, "
-                f"got {self.labels.dtype} {tuple(self.labels.shape)}"
-            )
+        pixels, labels = self.pixels, self.labels
+        of_pixels = pixels.dtype == torch.uint8 and pixels.ndim == 4
+        if not of_pixels or labels.dtype != torch.int64 or labels.shape != pixels.shape[:1]:
+            got = f"{pixels.dtype} {tuple(pixels.shape)} and {labels.dtype} {tuple(labels.shape)}"
+            raise ValueError(f"pixels must be uint8 (N, C, H, W), and labels int64 (N,), got {got}")
         object.__setattr__(self, "class_names", tuple(map(composed, self.class_names)))
         for name, wanted in (("class_names", self.classes), ("files", len(self))):
             if len(getattr(self, name)) not in (0, wanted):
@@ -139,18 +135,34 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     """
     require_one_of("name", name, NAMES)
     require_one_of("split", split, ("train", "test") if name == "digits" else tuple(SPLITS[name]))
-    if name == "digits":
+    if name == "digits":  # without an official split: shuffled once and for all, the last 400 are for testing
         images, truth = handwritten()
-        order = choose(len(truth), len(truth), 0)
-        keep = order[:-DIGITS_TEST] if split == "train" else order[-DIGITS_TEST:]
+        keep = {"train": slice(None, -400), "test": slice(-400, None)}[split]
+        order = choose(len(truth), len(truth), 0)[keep]
         levels = np.rint(images * (255 / 16)).astype(np.uint8)  # 17 levels k/16, to the nearest byte
-        return Dataset(torch.from_numpy(levels)[keep][:, None], torch.from_numpy(truth)[keep], f"digits-{split}", 10)
+        return Dataset(torch.from_numpy(levels)[order][:, None], torch.from_numpy(truth)[order], f"digits-{split}", 10)
     root = user_path(folder) if folder is not None else data_folder()
-    files = [root / file for file in MD5[name] if Path(file).name.startswith(SPLITS[name][split])]
-    if download and not all(file.is_file() for file in files):
+    paths = [root / file for file in MD5[name] if Path(file).name.startswith(SPLITS[name][split])]
+    if download and not all(path.is_file() for path in paths):
         _fetch(name, root)
-    contents = [_verified(name, file) for file in files]
-    pixels, labels = {"cifar10": _cifar10, "stl10": _stl10, "mnist": _mnist}[name](contents)
+    files = [_verified(name, path) for path in paths]
+    if name == "cifar10":  # pickled rows of the red, green and blue planes of an image, each in row-major order
+        batches = [ArrayUnpickler(io.BytesIO(file.tobytes()), encoding="bytes").load() for file in files]
+        pixels = torch.from_numpy(np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32))
+        labels = torch.tensor([label for batch in batches for label in batch[b"labels"]])
+    elif name == "mnist":  # bytes behind headers of 16 and of 8
+        grey, truth = (np.frombuffer(gzip.decompress(file.tobytes()), np.uint8) for file in files)
+        pixels = torch.from_numpy(grey[16:].reshape(-1, 1, 28, 28).copy())
+        labels = torch.from_numpy(truth[8:].astype(np.int64))
+    else:  # planes column by column, and labels from 1; images without a file of labels come last
+        parts = [torch.from_numpy(file.reshape(-1, 3, 96, 96)).transpose(2, 3) for file in (files[0], *files[2:])]
+        labels, pixels = torch.full((sum(map(len, parts)),), -1), parts[0]
+        if len(files) > 1:
+            labels[: len(files[1])] = torch.from_numpy(files[1].astype(np.int64)) - 1
+        if len(parts) > 1:  # filled in place: torch.cat would need it twice
+            pixels = torch.empty(len(labels), 3, 96, 96, dtype=torch.uint8)
+            for part, place in zip(parts, pixels.split([len(part) for part in parts]), strict=True):
+                place.copy_(part)
     return Dataset(pixels, labels, f"{name}-{split}", 10)
 
 
@@ -168,16 +180,12 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
 
 
 def data_folder() -> Path:
-    """``SSLBOOK_DATA``, else ``sslbook`` in the system's folder of caches; raises InputError for a user without a home."""
+    """``SSLBOOK_DATA``, else ``sslbook`` in the system's folder of caches."""
     if named := os.environ.get("SSLBOOK_DATA"):
         return user_path(named)
     caches = {"win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local", "darwin": "~/Library/Caches"}
     place = caches.get(sys.platform) or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    try:
-        return user_path(place) / "sslbook"
-    except InputError:
-        why = f"this user has no home, and so no {place}"
-        raise InputError(f"SSLBOOK_DATA must name the folder of the images here: {why}") from None
+    return user_path(place) / "sslbook"
 
 
 # --- what is in the files --------------------------------------------------------------------------------------------
@@ -206,33 +214,6 @@ class ArrayUnpickler(pickle.Unpickler):
         return self.ALLOWED[module, name]
 
 
-def _cifar10(files: list[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Pickled rows of the red, green and blue planes of an image, each in row-major order."""
-    batches = [ArrayUnpickler(io.BytesIO(file.tobytes()), encoding="bytes").load() for file in files]
-    pixels = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32)
-    return torch.from_numpy(pixels), torch.tensor([label for batch in batches for label in batch[b"labels"]])
-
-
-def _mnist(files: list[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Bytes behind headers of 16 and of 8."""
-    images, labels = (np.frombuffer(gzip.decompress(file.tobytes()), np.uint8) for file in files)
-    return torch.from_numpy(images[16:].reshape(-1, 1, 28, 28).copy()), torch.from_numpy(labels[8:].astype(np.int64))
-
-
-def _stl10(files: list[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Planes are stored column by column, and labels from 1; images without a file of labels come last."""
-    pixels = [torch.from_numpy(file.reshape(-1, 3, 96, 96)).transpose(2, 3) for file in (files[0], *files[2:])]
-    labels = torch.full((sum(map(len, pixels)),), -1)
-    if len(files) > 1:
-        labels[: len(files[1])] = torch.from_numpy(files[1].astype(np.int64)) - 1
-    if len(pixels) == 1:
-        return pixels[0], labels
-    together = torch.empty(len(labels), 3, 96, 96, dtype=torch.uint8)  # filled in place: torch.cat would need it twice
-    for part, place in zip(pixels, together.split([len(part) for part in pixels]), strict=True):
-        place.copy_(part)
-    return together, labels
-
-
 def _verified(name: str, path: Path) -> np.ndarray:
     """The bytes of an official file; images of STL-10 are mapped, copied on write so that the file can't change."""
     if not path.is_file():
@@ -244,20 +225,15 @@ def _verified(name: str, path: Path) -> np.ndarray:
     content = np.memmap(path, np.uint8, "c") if mapped else np.fromfile(path, np.uint8)
     found, wanted = hashlib.md5(content.data, usedforsecurity=False), MD5[name][f"{path.parent.name}/{path.name}"]
     if found.hexdigest() != wanted:
-        raise ValueError(
-            f"{path} is truncated or altered: its md5 is {found.hexdigest()} ({len(content):,} bytes), the official one "
-            f"{wanted}; nothing was loaded. Unpack the official archive again."
-        )
+        told = f"its md5 is {found.hexdigest()}, the official one {wanted}; nothing was loaded"
+        raise ValueError(f"{path} is truncated or altered: {told}. Unpack the official archive again.")
     return content
 
 
 def _fetch(name: str, root: Path) -> None:
     """Fetch what is missing through pooch, which checks it, and only then put it in its place, whole."""
-    try:
-        import pooch
-    except ModuleNotFoundError:
-        told = f"downloading {TITLES[name]} needs pooch: {installing('train')}"
-        raise ModuleNotFoundError(told, name="pooch") from None
+    import pooch
+
     bar = importlib.util.find_spec("tqdm") is not None  # pooch insists on tqdm only where a bar is wanted
     (url, archive), missing = ARCHIVES[name], [file for file in MD5[name] if not (root / file).is_file()]
     root.mkdir(parents=True, exist_ok=True)
@@ -273,7 +249,5 @@ def _fetch(name: str, root: Path) -> None:
                 (root / file).parent.mkdir(exist_ok=True)
                 (Path(scratch) / file).replace(root / file)
     except (OSError, ValueError) as error:
-        raise ConnectionError(
-            f"{TITLES[name]} can't be fetched from {url} ({error}); try again later, or let SSLBOOK_DATA name the folder "
-            f"that holds {Path(missing[0]).parent}/"
-        ) from error
+        otherwise = f"try again later, or let SSLBOOK_DATA name the folder that holds {Path(missing[0]).parent}/"
+        raise ConnectionError(f"{TITLES[name]} can't be fetched from {url} ({error}); {otherwise}") from error

@@ -1,89 +1,12 @@
-"""Real images and enumerated augmentations, for checks where every expectation is an exact sum.
-
-An augmentation here is a finite set of views, all equally likely: ``p_aug(.|x)`` is uniform over the
-``V`` images that a function returns for ``x``.  So an average over augmentations is a mean over the
-view axis, with no sampling error.
-
-Images are ``(N, C, H, W)`` in [0, 1]; views are ``(N, V, C, H, W)``.  Where the un-augmented image is
-one of the views it comes first, so that ``views[:, 0]`` is the clean batch.
-
-Data: the handwritten digits of scikit-learn (no download), and CIFAR-10 [krizhevsky2009] and MNIST
-in their official layouts below the folder that the environment variable ``SSLBOOK_DATA`` names.
-"""
+"""All translations of an image: an augmentation that is a finite set of views, so that an average over it is an exact sum."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere
-from sslbook._check import require_floating, require_one_of, require_whole
-from sslbook._files import user_path
-from sslbook.images import datasets
-
-Augmentation = Callable[[Tensor], Tensor]
-"""Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""
-
-
-@dataclass(frozen=True)
-class Images:
-    """Labelled images: ``pixels (N, C, H, W)`` in [0, 1], ``labels (N,)`` int64, and the data's name."""
-
-    pixels: Tensor
-    labels: Tensor
-    name: str
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-
-# ------------------------------------------------------------------------------------------ data
-
-
-def digits(n: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Images:
-    """Handwritten digits from scikit-learn: 1797 images ``(1, 8, 8)`` with 17 grey levels k/16.
-
-    ``n`` images are drawn without replacement by ``seed`` (a smaller ``n`` gives a prefix of a larger one); ``n=None`` gives
-    all, in the data's order.
-
-    >>> digits(3).pixels.shape
-    torch.Size([3, 1, 8, 8])
-    """
-    levels, truth = datasets.handwritten()
-    keep = datasets.choose(len(truth), n, seed)
-    return Images(torch.from_numpy(levels).to(dtype)[keep, None] / 16, torch.from_numpy(truth)[keep], "digits")
-
-
-def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Images:
-    """CIFAR-10, 50,000 train and 10,000 test images ``(3, 32, 32)``, or MNIST, 60,000 and 10,000 of ``(1, 28, 28)``.
-
-    `sslbook.images.datasets.load_dataset` reads and checks them, here below ``SSLBOOK_DATA`` alone: the book's numbers depend on
-    what is named there, and on nothing else.  ``n`` and ``seed`` as in `digits`.  Raises FileNotFoundError if the folder or a file
-    is missing, ValueError if a file is truncated or altered.
-    """
-    require_one_of("name", name, ("cifar10", "mnist"))
-    folder = os.environ.get("SSLBOOK_DATA")
-    if not folder:
-        raise FileNotFoundError(f"{datasets.TITLES[name]} is not here: set SSLBOOK_DATA to the folder that holds it")
-    # chosen before the conversion, which takes four times the memory
-    data = datasets.subset(datasets.load_dataset(name, split, folder=folder), n, seed)
-    return Images(data.pixels.to(dtype) / 255, data.labels, data.name)
-
-
-def readable(name: str) -> bool:
-    """Whether :func:`digits` or :func:`read` finds the files of "digits", "mnist" or "cifar10"; `read` checks them."""
-    require_one_of("name", name, ("digits", "mnist", "cifar10"))
-    folder = os.environ.get("SSLBOOK_DATA", "")
-    there = folder and all((user_path(folder) / file).is_file() for file in datasets.MD5.get(name, ()))
-    return name == "digits" or bool(there)
-
-
-# --------------------------------------------------------------------------------- augmentations
+from sslbook._check import require_whole
 
 
 @anywhere
@@ -93,9 +16,6 @@ def shifts(images: Tensor, radius: int = 1) -> Tensor:
     The original image comes first.  The others follow in increasing order of (dy, dx), where dy > 0 moves the
     image down, and dx > 0 moves it right.  The shapes are ``(N, C, H, W) -> (N, V, C, H, W)``.
     """
-    require_floating(images=images)
-    if images.ndim != 4:
-        raise ValueError(f"images must have shape (N, C, H, W), got {tuple(images.shape)}")
     height, width = images.shape[-2:]
     radius = require_whole("radius", radius, least=0, most=min(height, width) - 1)
     windows = F.pad(images, (radius,) * 4).unfold(2, height, 1).unfold(3, width, 1).permute(0, 2, 3, 1, 4, 5)
@@ -103,27 +23,3 @@ def shifts(images: Tensor, radius: int = 1) -> Tensor:
     moved = windows.flip(1, 2).flatten(1, 2)
     middle = moved.shape[1] // 2
     return moved[:, [middle, *(i for i in range(moved.shape[1]) if i != middle)]]
-
-
-def flips(images: Tensor) -> Tensor:
-    """The image and its mirror image (left-right): ``(N, C, H, W) -> (N, 2, C, H, W)``."""
-    return torch.stack([images, images.flip(-1)], dim=1)
-
-
-def brightness(images: Tensor) -> Tensor:
-    """The image as it is, and at 0.8 and 1.2 of its levels, clamped to [0, 1]: ``(N, C, H, W) -> (N, 3, C, H, W)``."""
-    factors = torch.tensor((1.0, 0.8, 1.2), dtype=images.dtype, device=images.device)
-    return (images[:, None] * factors.view(1, -1, 1, 1, 1)).clamp(0, 1)
-
-
-def views(images: Tensor, augmentations: Sequence[Augmentation]) -> Tensor:
-    """Every combination of the given augmentations, applied from left to right.
-
-    The number of views is the product of theirs, with the last one varying fastest:
-    ``views(x, [shifts, flips])`` holds 9 x 2 views.
-    """
-    combined = images[:, None]
-    for augment in augmentations:
-        finer = augment(combined.flatten(0, 1))
-        combined = finer.reshape(len(images), -1, *finer.shape[2:])
-    return combined

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import reprlib
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,6 @@ from sslbook._files import user_path
 from sslbook.images.datasets import Dataset, composed
 
 if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
     from torch.utils.data import Dataset as Items
 
 UNREAD = ("BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF")
@@ -68,54 +67,59 @@ def read_images(
     Dataset(own: 4 images of 3 x 32 x 32, 2 classes)
     """
     notes = defaultdict[str, list[str]](list)
-    if not isinstance(source, (str, Path)) and not (size is None and classes is None):
-        name, value = ("size", size) if classes is None else ("classes", classes)
-        raise ValueError(f"{name} is for a folder of pictures, got {name}={value!r} with a {type(source).__name__}")
     if isinstance(source, (str, Path)):
         data = _folder(user_path(source), size, classes, notes)
+    elif not (size is None and classes is None):
+        raise ValueError(f"size and classes are for a folder of pictures, got {size} and {classes} with other images")
     elif isinstance(source, Dataset):
         data = source
-    else:
-        if isinstance(source, (Tensor, np.ndarray)):
-            array = _tensor("images", source)
-            if labels is None:
-                _require_many(array.shape)
-            pixels = _bytes("images", array, SHAPES)
-        elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
-            pixels, found = _items(source, notes)
-            labels = found if labels is None else labels
-        else:
-            raise TypeError(
-                "images must be an array, a folder or a data set with a length and items, "
-                f"got {type(source).__name__}; gather what only iterates with list(...)"
-            )
+    elif isinstance(source, (Tensor, np.ndarray)):
+        pixels, (first, *_, last) = _bytes("images", _tensor(source), SHAPES), source.shape
+        single = (first == 3 and min(source.shape[1:]) >= 8) or (last in (1, 3, 4) and min(source.shape[:-1]) >= 8)
+        if source.ndim == 3 and single and labels is None:  # it would be read as many grey ones
+            many = "add an axis, images[None] if it is one, images[:, None] if they are many grey ones"
+            raise ValueError(f"images must be {SHAPES}, and {tuple(source.shape)} may be one picture: {many}")
         data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
+    elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
+        images: dict[str, Tensor] = {}
+        found: list[int] = []
+        for index in range(len(source)):
+            name = f"item {index}"
+            item: Any = source[index]
+            if found or (not images and isinstance(item, (tuple, list))):
+                item, kind = item
+                found.append(operator.index(kind))
+            images[name] = _item(name, item, notes)
+        pixels, labels = _stacked(images), (found or None) if labels is None else labels
+        data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
+    else:
+        allowed = "an array, a folder or a data set with a length and items, such as list(...) of what only iterates"
+        raise TypeError(f"images must be {allowed}, got {type(source).__name__}")
     if not data.pixels.numel():
-        raise ValueError(f"images must hold one image or more, with pixels, got {tuple(data.pixels.shape)}")
+        where = source if isinstance(source, (str, Path)) else "images"
+        raise ValueError(f"{where} must hold one image or more, with pixels, got {tuple(data.pixels.shape)}")
     for sentence, names in notes.items():
         warnings.warn(f"{sentence} ({len(names)}, such as {names[0]})", stacklevel=2)
-    return data if labels is None else _labelled(data, labels)
+    if labels is None:
+        return data
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # words, unlike lengths, numbers beyond 64 bits
+        whole = (_tensor(labels) if isinstance(labels, np.ndarray) else torch.as_tensor(labels)).clone()
+        least = 0 if whole.dtype == torch.uint64 else -1  # beyond 63 bits, unsigned numbers become negative
+        right = not (whole.is_floating_point() or whole.is_complex()) and whole.shape == data.labels.shape
+        if right and int((whole := whole.long()).min()) >= least:
+            return replace(data, labels=whole, classes=int(whole.max()) + 1, class_names=())
+    wanted = f"labels must be one whole number for each of the {len(data)} images, from 0 on or -1 for none"
+    raise ValueError(f"{wanted}, got {reprlib.repr(labels)}")
 
 
-# --- arrays ----------------------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
-def _tensor(name: str, values: Tensor | np.ndarray) -> Tensor:
+def _tensor(values: Tensor | np.ndarray) -> Tensor:
     """A tensor; arrays that are mirrored, read-only or in another machine's byte order, which PyTorch refuses, are copied."""
     if isinstance(values, Tensor):
         return values
-    if values.dtype.kind not in "biufc" or values.dtype.itemsize > 8:
-        raise TypeError(f"{name} must be uint8, or floating in [0, 1], got {values.dtype}")
     return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ("C", "W")))
-
-
-def _require_many(shape: torch.Size) -> None:
-    """Refuse what is nearly always one picture, and would be read as many grey ones: (32, 32, 3), or (3, 32, 32)."""
-    if len(shape) == 3 and ((shape[0] == 3 and min(shape[1:]) >= 8) or (shape[2] in (1, 3, 4) and min(shape[:2]) >= 8)):
-        raise ValueError(
-            f"images must be {SHAPES}, and {tuple(shape)} may be one picture: add an axis, images[None] if it is one, "
-            "images[:, None] if they are many grey ones"
-        )
 
 
 def _bytes(name: str, images: Tensor, shapes: str) -> Tensor:
@@ -123,100 +127,68 @@ def _bytes(name: str, images: Tensor, shapes: str) -> Tensor:
     given = tuple(images.shape) if shapes == SHAPES else tuple(images.shape[1:])
     if images.ndim == 3:
         images = images[:, None]
-    elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+    elif images.ndim == 4 and images.shape[1] not in (1, 3):
         images = images.permute(0, 3, 1, 2)
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ValueError(f"{name} must be {shapes}, of 1 or 3 channels, got {given}")
     if images.is_floating_point():
         low, high = (images.amin().item(), images.amax().item()) if images.numel() else (0, 1)
-        if not 0 <= low <= high <= 1:
-            raise ValueError(f"{name} must be bytes, or floating in [0, 1], got floating from {low:g} to {high:g}")
         images = (images * 255).round()
-    elif images.dtype != torch.uint8:
-        raise TypeError(f"{name} must be uint8, or floating in [0, 1], got {images.dtype}")
+    if images.dtype != torch.uint8 and not (images.is_floating_point() and 0 <= low <= high <= 1):
+        found = f"floating from {low:g} to {high:g}" if images.is_floating_point() else images.dtype
+        raise ValueError(f"{name} must be bytes, or floating in [0, 1], got {found}")
     return images.to(torch.uint8, copy=True, memory_format=torch.contiguous_format)
 
 
-def _labelled(data: Dataset, labels: Any) -> Dataset:
-    """The data set with whole numbers, one for each image, for classes; -1 is none."""
-    try:
-        found = (_tensor("labels", labels) if isinstance(labels, np.ndarray) else torch.as_tensor(labels)).clone()
-        right = not (found.is_floating_point() or found.is_complex()) and found.shape == data.labels.shape
-        least = 0 if found.dtype == torch.uint64 else -1  # beyond 63 bits, unsigned numbers become negative
-        right = right and int((found := found.long()).min()) >= least
-    except (TypeError, ValueError, RuntimeError):  # words, lists of unlike lengths, whole numbers beyond 64 bits
-        right = False
-    if not right:
-        wanted = f"labels must be one whole number for each of the {len(data)} images, from 0 on or -1 for none"
-        raise ValueError(f"{wanted}, got {reprlib.repr(labels)}")
-    return replace(data, labels=found, classes=int(found.max()) + 1, class_names=())
+def _item(name: str, image: Any, notes: Notes, size: int | None = None) -> Tensor:
+    """``(C, H, W)`` uint8 of an array, a picture or a file; of a picture the first page, upright, grey or RGB.
 
-
-# --- pictures --------------------------------------------------------------------------------------------------------
-
-
-def _items(source: Any, notes: Notes) -> tuple[Tensor, list[int] | None]:
-    """The images of a PyTorch data set, which are arrays or pictures, and its classes if its items are pairs."""
-    from PIL import Image
-
-    classes: list[int] = []
-    images: dict[str, Tensor] = {}
-    for index in range(len(source)):
-        name, image = f"item {index}", source[index]
-        if classes or (index == 0 and isinstance(image, (tuple, list))):
-            try:
-                image, kind = image
-                classes.append(operator.index(kind))
-            except (TypeError, ValueError):
-                got = reprlib.repr(source[index])
-                raise TypeError(f"{name} must be a pair, an image and its class as a whole number, got {got}") from None
-        if isinstance(image, Image.Image):
-            image = np.array(_converted(name, image, notes))
-        if not isinstance(image, (Tensor, np.ndarray)):
-            raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
-        images[name] = _bytes(name, _tensor(name, image)[None], "(C, H, W), (H, W, C) or (H, W)")[0]
-    return _stacked(images), classes or None
-
-
-def _converted(name: str, picture: Picture, notes: Notes) -> Picture:
-    """The first page, upright, in bytes, grey (mode L) or RGB; what Pillow can't read is a ValueError with the name."""
+    size: of the square that is cut from the picture's middle.  What Pillow can't read is a ValueError with the name.
+    """
     from PIL import ExifTags, Image, ImageOps
 
-    with _named(name):
-        picture.load()
-        if getattr(picture, "n_frames", 1) > 1:
-            notes["pictures of several pages or frames, of which one is taken"].append(name)
-        turn = picture.getexif().get(ExifTags.Base.Orientation)
-        bare = picture.copy()
+    if isinstance(image, (Tensor, np.ndarray)):
+        return _bytes(name, _tensor(image)[None], "(C, H, W), (H, W, C) or (H, W)")[0]
+    if not isinstance(image, (Path, Image.Image)):
+        raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
+    try:
+        with Image.open(image) if isinstance(image, Path) else contextlib.nullcontext(image) as picture:
+            picture.load()
+            if getattr(picture, "n_frames", 1) > 1:
+                notes["pictures of several pages or frames, of which one is taken"].append(name)
+            turn = picture.getexif().get(ExifTags.Base.Orientation)
+            bare = picture.copy()
         bare.info.clear()  # of the palette's transparent colour, and the rest of the EXIF block, which may be damaged
         bare.getexif()[ExifTags.Base.Orientation] = turn
         upright = ImageOps.exif_transpose(bare)
-        if upright.mode not in ("F", "I") and not upright.mode.startswith("I;16"):
-            return upright.convert("L" if upright.mode in ("1", "L") else "RGB")
-    levels = torch.from_numpy(np.array(upright).astype(np.float64))  # which Pillow would clip, and at 255
-    shares = levels if upright.mode == "F" else levels / (2**16 - 1)
-    return Image.fromarray(_bytes(f"{name}, of mode {upright.mode},", shares[None], SHAPES)[0, 0].numpy())
-
-
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Whatever a picture makes Pillow raise, damaged ones in any way, as a sentence with its name."""
-    try:
-        yield
-    except Exception as error:
+        if fine := upright.mode in ("F", "I") or upright.mode.startswith("I;16"):  # which Pillow would clip, and at 255
+            levels = torch.from_numpy(np.array(upright).astype(np.float64)) / (1 if upright.mode == "F" else 2**16 - 1)
+        else:
+            upright = upright.convert("L" if upright.mode in ("1", "L") else "RGB")
+    except Exception as error:  # damaged ones raise anything
         raise ValueError(f"{name} is no picture that Pillow can read: {str(error) or type(error).__name__}") from None
+    if fine:
+        upright = Image.fromarray(_bytes(f"{name}, of mode {upright.mode},", levels[None], SHAPES)[0, 0].numpy())
+    if size is not None:
+        if min(upright.size) < size:
+            notes[f"pictures are smaller than {size} by {size}, and enlarged"].append(name)
+        upright = ImageOps.fit(upright, (size, size))
+    return _bytes(name, torch.from_numpy(np.array(upright))[None], SHAPES)[0]
 
 
 def _stacked(images: Mapping[str, Tensor]) -> Tensor:
     """All images, by name, in one tensor ``(N, C, H, W)``; grey ones among coloured ones get three equal channels."""
-    if not images:
-        return torch.empty(0, 1, 1, 1, dtype=torch.uint8)
-    channels, (first, one) = max(image.shape[0] for image in images.values()), next(iter(images.items()))
-    for name, image in images.items():
-        if image.shape[1:] != one.shape[1:]:
-            told = f"{first} is {one.shape[1]} by {one.shape[2]}, and {name} is {image.shape[1]} by {image.shape[2]}"
-            raise ValueError(f"images must have one size: {told}; size=32 cuts the pictures of a folder to 32 by 32")
-    return torch.stack([image.expand(channels, -1, -1) for image in images.values()])
+    sizes = [f"{name} is {image.shape[1]} by {image.shape[2]}" for name, image in images.items()]
+    for image, size in zip(images.values(), sizes):
+        if image.shape[1:] != next(iter(images.values())).shape[1:]:
+            told = f"{sizes[0]}, and {size}; size=32 cuts the pictures of a folder to 32 by 32"
+            raise ValueError(f"images must have one size: {told}")
+    channels = max(map(len, images.values()), default=1)
+    return (
+        torch.stack([image.expand(channels, -1, -1) for image in images.values()])
+        if images
+        else torch.empty(0, 1, 1, 1).byte()
+    )
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -224,10 +196,6 @@ def _stacked(images: Mapping[str, Tensor]) -> Tensor:
 
 def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes: Notes) -> Dataset:
     """The pictures below a folder, in the order of their names; classes are the sub-folders, if every picture lies in one."""
-    from PIL import Image, ImageOps
-
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}{': it is a file' * folder.exists()}")
     size = None if size is None else require_whole("size", size, least=1)
     above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
     folders, unsorted = _entries(folder, notes)
@@ -235,25 +203,20 @@ def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes
     for kind in folders:
         if composed(kind.name) in found:
             raise ValueError(f"{kind} has the name of another folder, written in another Unicode form: rename one")
-        if kind.resolve() not in above:
-            found[composed(kind.name)] = [*_below(kind, set(above), notes)]
+        if kind.resolve() in above:
+            continue
+        below, visited, waiting = found.setdefault(composed(kind.name), []), set(above), [kind]
+        while waiting:  # depth first; each folder once, since links may lead round
+            if (real := (inner := waiting.pop()).resolve()) not in visited:
+                visited.add(real)
+                deeper, pictures = _entries(inner, notes)
+                below += pictures
+                waiting += reversed(deeper)
     names = _class_names(folder, found, unsorted, classes, notes)
     numbers = {path: number for number, name in enumerate(names) for path in found.get(name, ())}
     paths = sorted([*unsorted, *chain.from_iterable(found.values())], key=lambda path: [*map(composed, path.parts)])
-    if not paths:
-        raise ValueError(f"{folder} must hold pictures (.png, .jpg and what else Pillow reads), and none is there")
-    images = {}
-    for name in map(str, paths):
-        with _named(name):
-            file = Image.open(name)
-        with file:
-            picture = _converted(name, file, notes)
-        if size is not None:
-            if min(picture.size) < size:
-                notes[f"pictures are smaller than {size} by {size}, and enlarged"].append(name)
-            picture = ImageOps.fit(picture, (size, size))
-        images[name] = _bytes(name, torch.from_numpy(np.array(picture))[None], SHAPES)[0]
-    labels = torch.tensor([numbers.get(path, -1) for path in paths])
+    images = {str(path): _item(str(path), path, notes, size) for path in paths}
+    labels = torch.tensor([numbers.get(path, -1) for path in paths], dtype=torch.int64)
     return Dataset(_stacked(images), labels, folder.resolve().name, len(names), names, tuple(images))
 
 
@@ -272,16 +235,6 @@ def _entries(folder: Path, notes: Notes) -> tuple[list[Path], list[Path]]:
     if left := [str(path) for path in files if path.suffix.lower() not in {*readable, *OTHER_FILES.split()}]:
         notes["files are left out, of whose endings Pillow reads no pictures"] += left
     return folders, [path for path in files if path.suffix.lower() in readable]
-
-
-def _below(folder: Path, visited: set[Path], notes: Notes) -> Iterator[Path]:
-    """The pictures in a folder and below it, but for folders that have been visited, since links may lead round."""
-    if (real := folder.resolve()) not in visited:
-        visited.add(real)
-        folders, pictures = _entries(folder, notes)
-        yield from pictures
-        for inner in folders:
-            yield from _below(inner, visited, notes)
 
 
 def _class_names(

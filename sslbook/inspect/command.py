@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from sslbook._check import positive, seed
-from sslbook._files import read_bytes, user_path
+from sslbook._files import user_path
 from sslbook._machine import device, keep_freed_memory
 from sslbook.images import datasets
 from sslbook.images.own import read_images
@@ -102,7 +102,7 @@ def open_run(path: Path) -> dict[str, Any]:
         "step of the run": content["step"],
         "seed of the run": settings.seed,
         "hash of its settings": content["hash"],
-        "checkpoint sha256": hashlib.sha256(read_bytes(file)).hexdigest(),
+        "checkpoint sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
     }
     both = {"net": encoder_and_projector(model), "untrained": encoder_and_projector(first)}
     return {**both, "pipeline": PIPELINES[settings.pipeline], "about": about}

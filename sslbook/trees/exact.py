@@ -42,39 +42,20 @@ class TreeNetwork:
     biases: tuple[Tensor, ...]
 
     def __repr__(self) -> str:
-        sizes = f"{counted(self.replicas, 'replica')}; depth {self.depth}, width {self.width}, {self.weights[0].dtype}"
-        return f"TreeNetwork({sizes})"
+        count = counted(self.replicas, "replica")
+        return f"TreeNetwork({count}; depth {self.depth}, width {self.width}, {self.weights[0].dtype})"
 
-    @property
-    def replicas(self) -> int:
-        """Number of networks, ``R``."""
-        return self.weights[0].shape[0]
-
-    @property
-    def depth(self) -> int:
-        """Number of layers, :math:`L`."""
-        return len(self.weights)
-
-    @property
-    def width(self) -> int:
-        r"""Number of units of a part, :math:`|\mathcal N_\mu|`."""
-        return self.weights[0].shape[2]
+    replicas = property(lambda self: self.weights[0].shape[0], doc="Number of networks, ``R``.")
+    depth = property(lambda self: len(self.weights), doc="Number of layers, :math:`L`.")
+    width = property(lambda self: self.weights[0].shape[2], doc=r"Number of units of a part, :math:`|\mathcal N_\mu|`.")
 
     def each(self, change: Callable[[Tensor], Tensor]) -> TreeNetwork:
-        """Return the networks with ``change`` of every tensor of weights and biases."""
+        """Return the networks with ``change`` of every tensor of weights and biases, such as ``net.each(torch.clone)``."""
         return TreeNetwork(tuple(map(change, self.weights)), tuple(map(change, self.biases)))
 
     def replica(self, r: int) -> TreeNetwork:
         """Return network ``r`` alone, with a replica axis of length 1."""
         return self.each(lambda tensor: tensor[r : r + 1])
-
-    def clone(self) -> TreeNetwork:
-        """Return a copy that shares no memory with the original."""
-        return self.each(Tensor.clone)
-
-    def to(self, target: torch.device | torch.dtype) -> TreeNetwork:
-        """Return the networks on another device or in another precision."""
-        return self.each(lambda tensor: tensor.to(target))
 
 
 @anywhere
@@ -85,14 +66,12 @@ def initial_network(
 
     branching: the number of a variable's children at each depth, from the root on.
     bias: whether initial biases are drawn; otherwise they start at zero, and training changes them all the same.
-    Raises ValueError for a width of 0 or an empty tree.
+    Raises ValueError for a width of 0.
 
     >>> initial_network([0, 1], branching=(2, 3), width=4)
     TreeNetwork(2 replicas; depth 2, width 4, torch.float32)
     """
     width = require_whole("width", width, least=1)
-    if not branching or any(b < 1 for b in branching):
-        raise ValueError(f"branching must hold one number of at least 1 a depth, got {tuple(branching)}")
     streams = Streams(seeds, "weights")
     nodes = list(itertools.accumulate((1, *branching[:-1]), lambda n, b: n * b))
     weights, biases = [], []
@@ -102,33 +81,6 @@ def initial_network(
         weights.append(drawn[..., :fan_in].to(dtype).contiguous())
         biases.append((drawn[..., fan_in] * bias).to(dtype).contiguous())
     return TreeNetwork(tuple(weights), tuple(biases))
-
-
-@dataclass(frozen=True)
-class Activity:
-    r"""What a forward pass leaves, one tensor a depth, root first.
-
-    inputs: what a part reads, rectified, ``(R, nodes, fan-in, B)``.
-    pre: pre-activations :math:`\tilde f`, ``(R, nodes, width, B)``; ``pre[0]`` is the output before the division by its length.
-    """
-
-    inputs: tuple[Tensor, ...]
-    pre: tuple[Tensor, ...]
-
-
-def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
-    """Run ``leaves`` of shape ``(R, leaves, B)`` through all parts, from the bottom up."""
-    inputs: list[Tensor] = []
-    pre: list[Tensor] = []
-    below = leaves.to(net.weights[0].dtype)
-    for weight, bias in zip(reversed(net.weights), reversed(net.biases)):
-        r, nodes, width, fan_in = weight.shape
-        read = below.reshape(r * nodes, fan_in, -1)
-        out = torch.baddbmm(bias.reshape(-1, width, 1), weight.flatten(0, 1), read)
-        inputs.append(read.unflatten(0, (r, nodes)))
-        pre.append(out.unflatten(0, (r, nodes)))
-        below = out.relu()
-    return Activity(tuple(reversed(inputs)), tuple(reversed(pre)))
 
 
 @dataclass(frozen=True)
@@ -149,8 +101,8 @@ class Parts:
         return self.pre.relu()
 
 
-def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list[Parts | None]:
-    """The parts at each depth below the root, and None for the root's; float64.
+def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> dict[int, Parts]:
+    """By depth, from 1 to the leaves', what the parts above read: the parts of that depth, or the leaves; float64.
 
     Raises ValueError if tree and network differ in shape, or if a part sees more than ``limit`` patterns.
     """
@@ -161,22 +113,21 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list
     patterns = tree.values[-1] ** math.prod(tree.branching[1:])
     if patterns > limit:
         raise ValueError(f"a part below the root sees {patterns} patterns of leaves, more than limit = {limit}")
-    leaves = _leaves(tree)
-    active, given = leaves.pre, leaves.given
-    listed: list[Parts | None] = []
+    r, leaves, m = tree.replicas, tree.nodes[-1], tree.values[-1]
+    eye = torch.eye(m, dtype=torch.float64, device=tree.root.device)
+    values = torch.arange(m, dtype=torch.float64, device=tree.root.device)
+    listed = {tree.depth: Parts(values.expand(r, leaves, 1, m), eye.expand(r, leaves, m, m))}
     for d in range(tree.depth - 1, 0, -1):
-        b = tree.branching[d]
+        below, b = listed[d + 1], tree.branching[d]
         weight = net.weights[d].double().unflatten(-1, (b, -1)).movedim(-2, 2).flatten(1, 2)
-        terms = (weight @ active).unflatten(1, (-1, b))
-        above = (tree.tables[d].double() @ given).unflatten(1, (-1, b))
+        terms = (weight @ below.active).unflatten(1, (-1, b))
+        above = (tree.tables[d].double() @ below.given).unflatten(1, (-1, b))
         pre, given = terms[:, :, 0], above[:, :, 0]
         for child in range(1, b):
             pre = (pre[..., None] + terms[:, :, child, :, None]).flatten(-2)
             given = (given[..., None] * above[:, :, child, :, None]).flatten(-2)
-        pre = pre + net.biases[d].double()[..., None]
-        listed.append(Parts(pre, given))
-        active = pre.relu()
-    return [None, *reversed(listed)]
+        listed[d] = Parts(pre + net.biases[d].double()[..., None], given)
+    return listed
 
 
 @dataclass(frozen=True)
@@ -200,13 +151,24 @@ def activation_variances(parts: Parts) -> Tensor:
     return _moments(parts.active, parts.given).variance
 
 
-def moments(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None]) -> list[Moments]:
-    """Conditional moments of the pre-activations at every depth, the root's included."""
-    found = [_moments_of_root(tree, net, listed)]
-    for parts in listed[1:]:
-        assert parts is not None
-        found.append(_moments(parts.pre, parts.given))
-    return found
+def moments(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts]) -> list[Moments]:
+    """Conditional moments of the pre-activations at every depth.
+
+    The root's part has too many patterns; its moments follow from the means and covariances of its children, which are
+    independent given the root.
+    """
+    below, b = listed[1], tree.branching[0]
+    given = tree.tables[0].double() @ below.given  # of the pattern, given the root
+    mean = below.active @ given.transpose(-1, -2)  # (R, children, width, m0)
+    centre = mean.mean(-1, keepdim=True)
+    centred, offset = below.active - centre, (mean - centre).movedim(-1, 2)  # (R, children, m0, width)
+    second = (centred[:, :, None] * given[:, :, :, None]) @ centred[:, :, None].transpose(-1, -2)
+    covariance = second - offset[..., :, None] * offset[..., None, :]
+    weight = net.weights[0].double()[:, 0].unflatten(-1, (b, -1)).movedim(-2, 1)  # (R, children, width, units below)
+    total = (weight @ mean).sum(1) + net.biases[0].double()[:, 0, :, None]
+    variance = torch.einsum("rcwi,rczij,rcwj->rwz", weight, covariance, weight)
+    inner = [_moments(listed[d].pre, listed[d].given) for d in range(1, tree.depth)]
+    return [Moments(total[:, None], variance[:, None]), *inner]
 
 
 def _moments(values: Tensor, given: Tensor) -> Moments:
@@ -218,29 +180,8 @@ def _moments(values: Tensor, given: Tensor) -> Moments:
     return Moments(mean, (second - (mean - centre).square()).clamp_min(0))
 
 
-def _moments_of_root(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None]) -> Moments:
-    below, b = parts_below(tree, listed, 0), tree.branching[0]
-    given = tree.tables[0].double() @ below.given  # of the pattern, given the root
-    mean = below.active @ given.transpose(-1, -2)  # (R, children, width, m0)
-    centre = mean.mean(-1, keepdim=True)
-    centred, offset = below.active - centre, (mean - centre).movedim(-1, 2)  # (R, children, m0, width)
-    second = (centred[:, :, None] * given[:, :, :, None]) @ centred[:, :, None].transpose(-1, -2)
-    covariance = second - offset[..., :, None] * offset[..., None, :]
-    weight = net.weights[0].double()[:, 0].unflatten(-1, (b, -1)).movedim(-2, 1)  # (R, children, width, units below)
-    total = (weight @ mean).sum(1) + net.biases[0].double()[:, 0, :, None]
-    variance = torch.einsum("rcwi,rczij,rcwj->rwz", weight, covariance, weight)
-    return Moments(total[:, None], variance[:, None])
-
-
-def _leaves(tree: LatentTree) -> Parts:
-    r, leaves, m = tree.replicas, tree.nodes[-1], tree.values[-1]
-    values = torch.arange(m, dtype=torch.float64, device=tree.root.device)
-    eye = torch.eye(m, dtype=torch.float64, device=tree.root.device)
-    return Parts(values.expand(r, leaves, 1, m), eye.expand(r, leaves, m, m))
-
-
 @anywhere
-def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
+def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts] | None = None) -> list[Tensor]:
     r"""Return, for each depth, the correlations ``(R, nodes, width)`` of pre-activations with their latent variables.
 
     :math:`\operatorname{corr}(\tilde f_j, z_\mu)` of unit ``j`` of part μ, from the root's part to the lowest.  They are exact:
@@ -269,10 +210,3 @@ def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts |
         constant = variance <= (64 * torch.finfo(torch.float64).eps) ** 2 * moment.mean.square().amax(-1)
         found.append(torch.where(constant, 0.0, covariance / (variance * z_variance).sqrt()))
     return found
-
-
-def parts_below(tree: LatentTree, listed: list[Parts | None], depth: int) -> Parts:
-    """What the parts of one depth read: the parts below, or the leaves."""
-    below = listed[depth + 1] if depth + 1 < tree.depth else _leaves(tree)
-    assert below is not None
-    return below

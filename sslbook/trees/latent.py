@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, methods_anywhere
-from sslbook._check import counted, require_floating, require_number
+from sslbook._check import counted, require_floating
 from sslbook._random import Streams
 
 
@@ -38,18 +38,20 @@ class LatentTree:
     tables: tuple[Tensor, ...]
 
     def __post_init__(self) -> None:
-        if not self.tables or self.root.ndim != 2:
-            shape = f"got {len(self.tables)} tables and a root of shape {tuple(self.root.shape)}"
-            raise ValueError(f"a tree's depth must be at least 1, and its root (replicas, values); {shape}")
-        _require_probabilities("root", self.root)
-        nodes, values = 1, self.root.shape[1]
-        for depth, table in enumerate(self.tables):
-            fits = table.ndim == 4 and (table.shape[0], table.shape[2]) == (self.replicas, values)
-            if not fits or table.shape[1] % nodes:
-                shape = f"({self.replicas}, a multiple of {nodes}, {values}, values below)"
-                raise ValueError(f"tables[{depth}] must have shape {shape}, got {tuple(table.shape)}")
-            _require_probabilities(f"tables[{depth}]", table)
-            nodes, values = table.shape[1], table.shape[3]
+        shapes, nodes = [tuple(part.shape) for part in (self.root, *self.tables)], 1
+        fits = len(shapes) > 1 and self.root.ndim == 2
+        for (*_, values), shape in itertools.pairwise(shapes if fits else ()):
+            fits = fits and len(shape) == 4 and shape[::2] == (self.replicas, values) and shape[1] % nodes == 0
+            nodes = shape[1] if fits else 1
+        if not fits:
+            allowed = "a root (R, m_0) and one table or more, (R, a multiple of the nodes above, values above, values)"
+            raise ValueError(f"a tree must have {allowed}; got {', '.join(map(str, shapes))}")
+        for name, rows in {"root": self.root, **{f"tables[{d}]": table for d, table in enumerate(self.tables)}}.items():
+            require_floating(**{name: rows})
+            least, rounding = rows.min(), 64 * torch.finfo(rows.dtype).eps * rows.shape[-1]
+            if not (least >= 0 and (rows.sum(-1) - 1).abs().max() <= rounding):  # which a NaN is not
+                sums = f"sums of {rows.sum(-1).min():.6g} to {rows.sum(-1).max():.6g}, and {least:.6g} as the least"
+                raise ValueError(f"every row of {name} must hold probabilities that sum to one, got {sums}")
 
     def __repr__(self) -> str:
         return f"LatentTree({counted(self.replicas, 'replica')}; nodes {self.nodes}, values {self.values}, {self.root.dtype})"
@@ -91,19 +93,8 @@ class LatentTree:
         """
         if len(seeds) != self.replicas:
             raise ValueError(f"seeds must hold one number a tree, got {len(seeds)} for {self.replicas} trees")
-        u = Streams(seeds, "samples").uniform((1 + numbers_needed(self), count), torch.float64)
+        u = Streams(seeds, "samples").uniform((sum(self.nodes), count), torch.float64)
         return descend(self, draw_root(self, u[:, 0]) if root is None else root, u[:, 1:])
-
-
-def _require_probabilities(name: str, table: Tensor) -> None:
-    """Raise ValueError unless the rows of a table, along its last axis, are distributions."""
-    require_floating(**{name: table})
-    if not table.numel() or not bool(((table >= 0) & (table <= 1)).all()):  # a NaN is neither
-        found = f"{table.min():.6g} to {table.max():.6g}" if table.numel() else tuple(table.shape)
-        raise ValueError(f"{name} must hold probabilities between 0 and 1, got {found}")
-    sums = table.sum(-1)
-    if float((sums - 1).abs().max()) > 64 * torch.finfo(table.dtype).eps * table.shape[-1]:
-        raise ValueError(f"every row of {name} must sum to one, got sums of {sums.min():.6g} to {sums.max():.6g}")
 
 
 @anywhere
@@ -118,14 +109,10 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
     tensor([[0.7500, 0.2500],
             [0.2500, 0.7500]])
     """
-    if not polarities:
-        raise ValueError("polarities must hold one tensor for each depth, of which there is at least 1; got none")
-    root_polarity = require_number("root_polarity", root_polarity, least=-1, most=1)
-    require_floating(**{f"polarities[{depth}]": rho for depth, rho in enumerate(polarities)})
-    first = polarities[0]
-    root = torch.tensor([1 - root_polarity, 1 + root_polarity], dtype=first.dtype, device=first.device) / 2
-    tables = (torch.stack([1 + rho, 1 - rho, 1 - rho, 1 + rho], -1).unflatten(-1, (2, 2)) / 2 for rho in polarities)
-    return LatentTree(root.expand(first.shape[0], 2), tuple(tables))
+    tables = [torch.stack([1 + rho, 1 - rho, 1 - rho, 1 + rho], -1).unflatten(-1, (2, 2)) / 2 for rho in polarities]
+    like = polarities[0] if polarities else torch.empty(1)
+    root = torch.tensor([1 - root_polarity, 1 + root_polarity], dtype=like.dtype, device=like.device) / 2
+    return LatentTree(root.expand(like.shape[0], 2), tuple(tables))
 
 
 def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
@@ -146,15 +133,15 @@ def random_tree(
 ) -> LatentTree:
     """Trees whose tables are ``table`` of uniform numbers of their shape, with a random prior of the root."""
     if len(values) != len(branching) + 1 or any(b < 1 for b in branching) or any(m < 2 for m in values):
-        allowed = "one number of at least 2 a depth, and branching one of at least 1 a depth but the last"
-        raise ValueError(f"values must hold {allowed}; got {values} and {branching}")
+        raise ValueError(
+            f"values must be 2 or more a depth, and branching 1 or more but the last, got {values}, {branching}"
+        )
     streams = Streams(seeds, "tables")
     prior = 0.2 + streams.uniform((values[0],), torch.float64)
     nodes = itertools.accumulate(branching, lambda n, b: n * b)
     shapes = [(n, above, below) for n, (above, below) in zip(nodes, itertools.pairwise(values))]
-    return LatentTree(
-        prior / prior.sum(-1, keepdim=True), tuple(table(streams.uniform(shape, torch.float64)) for shape in shapes)
-    )
+    tables = tuple(table(streams.uniform(shape, torch.float64)) for shape in shapes)
+    return LatentTree(prior / prior.sum(-1, keepdim=True), tables)
 
 
 def from_root(tree: LatentTree) -> list[Tensor]:
@@ -181,21 +168,6 @@ def polarity(table: Tensor) -> Tensor:
     return 2 * table[..., 1, 1] - 1
 
 
-def place(tree: LatentTree, name: str) -> tuple[int, int]:
-    """Depth and index of the node called ``name``: ``s`` and one digit a step, such as ``s01``."""
-    index = 0
-    for digit, b in zip(name[1:], tree.branching):
-        index = index * b + int(digit)
-    if name[:1] != "s" or len(name) - 1 > tree.depth or any(int(d) >= b for d, b in zip(name[1:], tree.branching)):
-        raise ValueError(f"name must be s and at most {tree.depth} digits, each below {tree.branching}, got {name!r}")
-    return len(name) - 1, index
-
-
-def numbers_needed(tree: LatentTree) -> int:
-    """How many uniform numbers one sample takes below the root: one a variable."""
-    return sum(tree.nodes[1:])
-
-
 def draw_root(tree: LatentTree, uniform: Tensor) -> Tensor:
     """Values of the root for uniform numbers ``(R, B)``: ``(R, B)``, boolean if there are two."""
     edges = tree.root.cumsum(-1)[:, :-1].to(uniform.dtype)
@@ -214,7 +186,7 @@ def thresholds(tree: LatentTree, dtype: torch.dtype) -> list[Tensor]:
 def descend(tree: LatentTree, root: Tensor, uniform: Tensor, edges: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Draw everything below the root: one tensor ``(R, nodes, B)`` a depth, the root's first, the leaves' last.
 
-    root: values ``(R, B)``.  uniform: ``(R, numbers_needed, B)`` in [0, 1), the numbers of the upper depths first.
+    root: values ``(R, B)``.  uniform: ``(R, nodes below the root, B)`` in [0, 1), the numbers of the upper depths first.
     edges: the tree's :func:`thresholds`, for whoever draws often.
     Binary variables come as booleans, others as int64.
     """

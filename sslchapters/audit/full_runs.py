@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from sslbook._check import counted, positive
-from sslbook._files import require_writable, runs_folder
+from sslbook._files import runs_folder
 from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.data import load_data
 from sslchapters import tables as form
 from sslchapters.audit import cluster
 from sslchapters.audit.paper_tables import Cell, PaperTable, paper_tables
+from sslchapters.data_files import require_writable
 from sslchapters.records import Record, require_source_tree, results_folder, save_record
 from sslchapters.tables import Entry, Filled, Table, record_of
 

@@ -216,7 +216,7 @@ def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epo
         if len(name) - 1 >= tree.depth:
             continue
         connection = theory.expected_connection(tree, net, listed, name)
-        depth, index = trees.place(tree, name)
+        depth, index = theory.place(tree, name)
         found[name] = theory.operator_norm(tree, connection).cpu()
         found[f"{name} released"] = theory.operator_norm(tree, connection, "units").cpu()
         found[f"{name} weights"] = torch.linalg.matrix_norm(net.weights[depth][:, index].double()).cpu()
@@ -244,7 +244,7 @@ def printed_loss() -> dict[str, TreeRun]:
 def reach(protocol: TreeRun, seeds: Sequence[int], name: str) -> Tensor:
     r""":math:`\rho_{0\mu}^2` of part ``name`` in the trees of ``seeds``, ``(R,)``: what Theorem 6 has of the part's depth."""
     tree = random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
-    depth, index = trees.place(tree, name)
+    depth, index = theory.place(tree, name)
     along: Tensor = trees.polarity(trees.from_root(tree)[depth])[:, index].square()
     return along
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sslbook._check import positive
 from sslbook._machine import cores
-from sslbook.images.enumerated import Images
+from sslchapters.enumerated import Images
 from sslchapters.modulation.instances import patch_images
 from sslchapters.modulation.records import BETAS, PATTERNS, alone_values, cells, curves, page_values, recorded_trials
 from sslchapters.modulation.runs import (

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._random import Streams
-from sslbook.images import enumerated
 from sslbook.losses import pairs as losses
 from sslbook.networks.batchnorm import batch_normalize
+from sslchapters import enumerated
 
 Norm = Mapping[str, str | float | bool]
 """Keywords of :func:`sslbook.networks.batchnorm.batch_normalize`; none at all means no BatchNorm."""

@@ -33,10 +33,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._random import Streams, to_device
-from sslbook.images import enumerated as images
-from sslbook.images.enumerated import Images
 from sslbook.networks.batchnorm import batch_normalize
 from sslbook.training.evaluate import effective_rank, likeness
+from sslchapters import enumerated as images
+from sslchapters.enumerated import Images
 from sslchapters.sweep import sweep
 
 K = TypeVar("K", bound=Hashable)

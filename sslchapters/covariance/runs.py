@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook._check import require_whole
-from sslbook.images import enumerated
 from sslbook.losses import pairs as losses
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import vec
 from sslbook.operator.view_weights import Mixing
+from sslchapters import enumerated
 from sslchapters.instances import convnet
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep

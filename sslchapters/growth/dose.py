@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._random import Streams
-from sslbook.images import enumerated
 from sslbook.losses import batch, pairs
+from sslchapters import enumerated
 from sslchapters.intervals import Interval, difference, mean_interval
 
 GRID = (0.02, 0.04, 0.08, 0.16)

@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslbook.images import enumerated
+from sslchapters import enumerated
 from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, forward, initial
 from sslchapters.intervals import Interval
 

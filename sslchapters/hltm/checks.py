@@ -20,11 +20,11 @@ from torch import Tensor
 from sslbook.operator.covariance import relative_gap
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
-from sslbook.trees.exact import TreeNetwork, forward, initial_network
+from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree
 from sslchapters.checks import Gaps, worst
 from sslchapters.hltm import theory
-from sslchapters.hltm.runs import TreeRun, train_trees
+from sslchapters.hltm.runs import TreeRun, forward, train_trees
 from sslchapters.instances import instance_seeds
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def _enumerated_connection(
     tree: LatentTree, net: TreeNetwork, assignments: list[Tensor], chance: Tensor, name: str
 ) -> Tensor:
     """Mean connection given the root by autograd on every assignment: the slow way."""
-    depth, index = trees.place(tree, name)
+    depth, index = theory.place(tree, name)
     bumps = torch.zeros(assignments[0].shape[-1], net.width, dtype=torch.float64, requires_grad=True)
     below = assignments[-1].double()
     for d in range(tree.depth - 1, -1, -1):
@@ -253,7 +253,7 @@ def _lemma9(tree: LatentTree, v: Tensor, truth: Tensor) -> Gaps:
     }
 
 
-def _parts(tree: LatentTree, seed: int) -> Iterator[tuple[int, list[exact.Parts | None], Tensor]]:
+def _parts(tree: LatentTree, seed: int) -> Iterator[tuple[int, dict[int, exact.Parts], Tensor]]:
     """Each depth of a random network on the tree, its parts, and the covariance over the root of what they read, enumerated."""
     net = initial_network([seed], tree.branching, 3, dtype=torch.float64)
     listed = exact.list_parts(tree, net)
@@ -311,7 +311,7 @@ def constant_jacobian(
     width = 4
     tree = trees.symmetric_binary(theory.random_polarities([seed], depth, 0.5), LEAN)
     net = initial_network([seed], tree.branching, width, dtype=torch.float64)
-    level, index = trees.place(tree, name)
+    level, index = theory.place(tree, name)
     a = theory.child_selectivity(tree, exact.list_parts(tree, net), level)[0, index]
     assignments, joint = _patterns(tree)
     inputs = forward(net, assignments).inputs[level][0]  # (parts, fan-in, patterns)

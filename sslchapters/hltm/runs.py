@@ -18,10 +18,41 @@ from torch import Tensor
 from sslbook._random import Streams, to_device
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
-from sslbook.trees.exact import Activity, TreeNetwork, forward, initial_network
+from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree
-from sslchapters.hltm.theory import joint, random_symmetric
+from sslchapters.hltm.theory import joint, place, random_symmetric
 from sslchapters.sweep import sweep
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The network on samples
+
+
+@dataclass(frozen=True)
+class Activity:
+    r"""What a forward pass leaves, one tensor a depth, root first.
+
+    inputs: what a part reads, rectified, ``(R, nodes, fan-in, B)``.
+    pre: pre-activations :math:`\tilde f`, ``(R, nodes, width, B)``; ``pre[0]`` is the output before the division by its length.
+    """
+
+    inputs: tuple[Tensor, ...]
+    pre: tuple[Tensor, ...]
+
+
+def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
+    """Run ``leaves`` of shape ``(R, leaves, B)`` through all parts, from the bottom up."""
+    inputs: list[Tensor] = []
+    pre: list[Tensor] = []
+    below = leaves.to(net.weights[0].dtype)
+    for weight, bias in zip(reversed(net.weights), reversed(net.biases)):
+        r, nodes, width, fan_in = weight.shape
+        read = below.reshape(r * nodes, fan_in, -1)
+        out = torch.baddbmm(bias.reshape(-1, width, 1), weight.flatten(0, 1), read)
+        inputs.append(read.unflatten(0, (r, nodes)))
+        pre.append(out.unflatten(0, (r, nodes)))
+        below = out.relu()
+    return Activity(tuple(reversed(inputs)), tuple(reversed(pre)))
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The gradient by hand: through the division by the output's length, then down the parts
@@ -138,7 +169,7 @@ def minibatches(tree: LatentTree, streams: Streams, batch: int, steps: int, dtyp
     """Leaves of ``steps`` minibatches of triplets, ``(R, leaves, 3 batch)`` each."""
     device = tree.root.device
     edges = trees.thresholds(tree, dtype)
-    buffer = torch.empty(len(streams), 3 * trees.numbers_needed(tree) + 2, batch, dtype=dtype)
+    buffer = torch.empty(len(streams), 3 * sum(tree.nodes[1:]) + 2, batch, dtype=dtype)
     for _ in range(steps):
         u = to_device(streams.uniform(buffer.shape[1:], out=buffer), device)
         roots = trees.draw_root(tree, u[:, :2].flatten(1))
@@ -171,7 +202,7 @@ def train_trees(
     """
     tree, net = start(protocol, seeds, dtype)
     tree = LatentTree(tree.root.to(device), tuple(table.to(device) for table in tree.tables))
-    net = net.to(torch.device(device))
+    net = net.each(lambda part: part.to(device))
     streams = Streams(seeds, "minibatches")
     found: dict[int, T] = {}
     for epoch in range(epochs + 1):
@@ -324,7 +355,7 @@ def best_correlations(
 
     samples: fresh ones, a multiple of 128, from streams of their own.
     """
-    places = [trees.place(tree, name) for name in latents]
+    places = [place(tree, name) for name in latents]
     depths = [depth for depth, _ in places]
     index = [node for _, node in places]
     centred, raw = CentredCorrelation(), RawCorrelation()
@@ -333,7 +364,7 @@ def best_correlations(
     edges = trees.thresholds(tree, dtype)
     for done in range(0, samples, 3200):
         count = min(3200, samples - done)
-        u = to_device(streams.uniform((1 + trees.numbers_needed(tree), count), dtype), tree.root.device)
+        u = to_device(streams.uniform((sum(tree.nodes), count), dtype), tree.root.device)
         drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:], edges)
         seen = forward(net, drawn[-1])
         latent = torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1)
@@ -349,7 +380,7 @@ def best_correlations(
 def untrained(protocol: TreeRun, seeds: Sequence[int], latents: Sequence[str], block: int = 4) -> Tensor:
     """Normalised correlation of the named variables before training, over the whole population: ``(R, latents)``."""
     shape, _ = start(protocol, seeds[:1])
-    places, found = [trees.place(shape, name) for name in latents], []
+    places, found = [place(shape, name) for name in latents], []
     for first in range(0, len(seeds), block):
         corr = exact.latent_correlations(*start(protocol, seeds[first : first + block]))
         found.append(torch.stack([corr[d][:, i].abs().amax(-1) for d, i in places], 1))

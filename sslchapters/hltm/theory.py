@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslbook.trees.exact import Parts, TreeNetwork, activation_means, parts_below
-from sslbook.trees.latent import LatentTree, from_root, place, random_tree, symmetric_binary
+from sslbook.trees.exact import Parts, TreeNetwork, activation_means
+from sslbook.trees.latent import LatentTree, from_root, random_tree, symmetric_binary
 
 
 def random_polarities(
@@ -39,6 +39,16 @@ def random_symmetric(
 ) -> LatentTree:
     """Binary SB-HLTMs with the polarities of :func:`random_polarities` and a uniform root: the data of the papers' tables."""
     return symmetric_binary(random_polarities(seeds, depth, lower, upper, branching=branching, signed=signed))
+
+
+def place(tree: LatentTree, name: str) -> tuple[int, int]:
+    """Depth and index of the node called ``name``: ``s`` and one digit a step, such as ``s01``."""
+    index = 0
+    for digit, b in zip(name[1:], tree.branching):
+        index = index * b + int(digit)
+    if name[:1] != "s" or len(name) - 1 > tree.depth or any(int(d) >= b for d, b in zip(name[1:], tree.branching)):
+        raise ValueError(f"name must be s and at most {tree.depth} digits, each below {tree.branching}, got {name!r}")
+    return len(name) - 1, index
 
 
 def joint(tree: LatentTree, limit: int = 1 << 20) -> tuple[list[Tensor], Tensor]:
@@ -98,21 +108,21 @@ def selectivity(parts: Parts) -> Tensor:
     return (v[..., 1] - v[..., 0]) / 2
 
 
-def child_selectivity(tree: LatentTree, listed: list[Parts | None], depth: int) -> Tensor:
+def child_selectivity(tree: LatentTree, listed: dict[int, Parts], depth: int) -> Tensor:
     r""":math:`a_\mu = [\rho_{\mu\nu(k)} s_k]` for the nodes of one depth of a binary tree, ``(R, nodes, fan-in)`` (Eq. 110)."""
-    below = parts_below(tree, listed, depth)
+    below = listed[depth + 1]
     table = tree.tables[depth].double()
     rho = table[..., 1, 1] + table[..., 0, 0] - 1
     a: Tensor = (rho[..., None] * selectivity(below)).unflatten(1, (-1, tree.branching[depth])).flatten(2)
     return a
 
 
-def means_given_root(tree: LatentTree, listed: list[Parts | None], depth: int) -> Tensor:
+def means_given_root(tree: LatentTree, listed: dict[int, Parts], depth: int) -> Tensor:
     r""":math:`V_{0, \mathcal N_\mu^{ch}} = [\mathbb E[f_k \mid z_0]]` for the nodes of one depth (Eq. 167).
 
     Shape ``(R, nodes, m_0, fan-in)``.
     """
-    means = activation_means(parts_below(tree, listed, depth)).transpose(-1, -2)
+    means = activation_means(listed[depth + 1]).transpose(-1, -2)
     given_root = from_root(tree)[depth + 1].double() @ means  # (R, children, m0, width)
     b = tree.branching[depth]
     grouped: Tensor = given_root.unflatten(1, (-1, b)).movedim(2, 3).flatten(3)
@@ -134,13 +144,13 @@ def covariance_over_root(tree: LatentTree, means: Tensor) -> Tensor:
 # A part's own block of the covariance operator
 
 
-def expected_connection(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None], name: str) -> Tensor:
+def expected_connection(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts], name: str) -> Tensor:
     r""":math:`\bar K_\mu(z_0) = \mathbb E[f_{\mathcal N_\mu^{ch}} \otimes J_\mu^\top \mid z_0]` at the weights of part ``name``.
 
     Shape ``(R, m_0, fan-in, outputs, width)``: child unit, output of the root's part (before the division by its length), unit.
     """
     depth, index = place(tree, name)
-    below, b = parts_below(tree, listed, depth), tree.branching[depth]
+    below, b = listed[depth + 1], tree.branching[depth]
     if depth == 0:  # J is the identity
         means = means_given_root(tree, listed, 0)[:, 0]
         eye = torch.eye(net.width, dtype=torch.float64, device=means.device)
@@ -153,7 +163,7 @@ def expected_connection(tree: LatentTree, net: TreeNetwork, listed: list[Parts |
     return torch.cat(pieces, 2) * pending[:, None, None]
 
 
-def _gates_above(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None], name: str) -> tuple[Tensor, Tensor]:
+def _gates_above(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts], name: str) -> tuple[Tensor, Tensor]:
     r""":math:`\sum \mathbb P(\text{pattern}, \text{rest} \mid z_0)\, J_\mu` over leaves outside the part, in two factors.
 
     The first is ``(R, m_0, outputs or 1, width, patterns)``, the second ``(R, outputs, width)`` or ones: right below the root
@@ -161,14 +171,12 @@ def _gates_above(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None],
     most.
     """
     first, top, width = listed[1], int(name[1]), net.width
-    assert first is not None
     given = (tree.tables[0].double() @ first.given)[:, top]  # (R, m0, patterns)
     gated = (given[:, :, None] * (first.pre[:, top] > 0)[:, None])[:, :, None]
     pending = net.weights[0].double()[:, 0, :, top * width : (top + 1) * width]
     node = top
     for depth, step in enumerate(map(int, name[2:]), 1):
         parts, b = listed[depth + 1], tree.branching[depth]
-        assert parts is not None
         alone = _sum_over_siblings(gated, step, b, parts.pre.shape[-1]) * pending[:, None, :, :, None]
         down = net.weights[depth].double()[:, node, :, step * width : (step + 1) * width]
         node, pending = node * b + step, torch.ones_like(pending[:, :1])

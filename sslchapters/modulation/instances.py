@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from sslbook._random import Streams, to_device
-from sslbook.images.enumerated import Images, digits, read, readable
 from sslbook.networks.batchnorm import batch_normalize
+from sslchapters.enumerated import Images, digits, read, readable
 
 SLOPE = 0.05
 """Of the leaky ReLU below 0."""

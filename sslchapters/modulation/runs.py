@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from sslbook._random import Streams
-from sslbook.images.enumerated import Images
+from sslchapters.enumerated import Images
 from sslchapters.modulation.instances import (
     REFERENCES,
     SLOPE,

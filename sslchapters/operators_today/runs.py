@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sslbook.images import enumerated
 from sslbook.images.datasets import Dataset, load_dataset
 from sslbook.losses import batch
 from sslbook.losses import pairs as losses
@@ -29,6 +28,7 @@ from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
 from sslbook.training.augment import PIPELINES, plain, random_view
+from sslchapters import enumerated
 from sslchapters.instances import convnet
 from sslchapters.operators_today.checks import gap
 from sslchapters.records import parts_folder, rounded

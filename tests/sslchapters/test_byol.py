@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
-from sslbook.images.enumerated import Images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.covariance import relative_gap
 from sslchapters.byol import instances, runs, theory
@@ -46,6 +45,7 @@ from sslchapters.byol.runs import (
     linear_probe,
     train_ablations,
 )
+from sslchapters.enumerated import Images
 
 
 def one(pair: Pair, r: int) -> Pair:

@@ -21,7 +21,7 @@ from torch import Tensor
 from sslbook._random import Streams
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
-from sslbook.trees.exact import TreeNetwork, forward, initial_network
+from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree
 from sslchapters.audit import hltm as records
 from sslchapters.hltm import lucky_nodes, runs, theory
@@ -31,6 +31,7 @@ from sslchapters.hltm.runs import (
     CentredCorrelation,
     TreeRun,
     best_correlations,
+    forward,
     minibatches,
     normalize,
     start,
@@ -151,7 +152,7 @@ def test_a_step_is_gradient_descent_on_the_loss(loss: str) -> None:
     protocol = replace(TINY, loss=loss, tau=0.3)
     tree, net = start(protocol, [1, 2], torch.float64)
     leaves = next(minibatches(tree, Streams([1, 2], "minibatches"), 32, 1, torch.float64))
-    copy = net.clone()
+    copy = net.each(torch.clone)
     before = [p.requires_grad_() for p in (*copy.weights, *copy.biases)]
     value = triplet_loss(normalize(forward(copy, leaves).pre[0][:, 0]), loss, protocol.tau)
     slopes = torch.autograd.grad(value.sum(), before)
@@ -261,7 +262,7 @@ def test_operator_norms_are_those_of_theorem_6() -> None:
         connection = theory.expected_connection(tree, net, listed, part)
         assert found[part].equal(theory.operator_norm(tree, connection))
         assert found[f"{part} released"].equal(theory.operator_norm(tree, connection, "units"))
-        level, index = trees.place(tree, part)
+        level, index = theory.place(tree, part)
         a = theory.child_selectivity(tree, listed, level)[:, index]
         theorem = records.reach(replace(BRIEF, depth=depth, lower=0.7), [0, 1], part) * a.square().sum(-1)
         assert (found[f"{part} children"] - theorem).abs().max() < 1e-12  # Theorem 6; a fair root

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from sslbook import cli
-from sslbook.images.enumerated import Images
 from sslchapters import catalogue, data_files
 from sslchapters.audit import byol
 from sslchapters.byol import records as ablations
 from sslchapters.byol.runs import NONE, Ablation, Norm, Recipe, Shape, Split, digits
+from sslchapters.enumerated import Images
 from sslchapters.records import recorded, results_folder
 from sslchapters.tables import Entry, Filled, Printed, as_json, cells, fill, grid, listing, printed, record_of, summary
 

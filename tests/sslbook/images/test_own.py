@@ -100,7 +100,7 @@ def test_a_folder_is_read_as_its_owner_sees_it(kind: str, tmp_path: Path) -> Non
 
 def test_what_a_folder_would_lose_without_a_word_is_refused(tmp_path: Path) -> None:
     cases: list[tuple[tuple[str, ...], Any, str]] = [
-        ((), None, r"must hold pictures \(\.png"),
+        ((), None, "must hold one image or more"),
         (("cats/0.png", "dogs -> nowhere"), None, "dogs is a link to nowhere, which can't be read"),
         (("cats/0.png", "dogs/0.heic: "), None, "dogs must hold pictures"),
         (("cats/0.png", "fish/0.png"), ("cats", "dogs"), "fish is in none of the classes"),
@@ -257,13 +257,13 @@ def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
     [
         (torch.zeros(2, 5, 8, 8, dtype=torch.uint8), None, ValueError, "of 1 or 3 channels"),
         (torch.full((2, 1, 8, 8), 255.0), None, ValueError, "floating from 255 to 255"),
-        (iter(BYTES), None, TypeError, "gather what only iterates with list"),
-        ("/no/such/folder", None, FileNotFoundError, "there is no folder"),
+        (iter(BYTES), None, TypeError, "of what only iterates"),
+        ("/no/such/folder", None, FileNotFoundError, "no/such/folder"),
         (BYTES, [0], ValueError, "one whole number for each of the 2 images"),
         (BYTES, np.array([1, 2**64 - 1], dtype=np.uint64), ValueError, "from 0 on or -1 for none"),
         ([BYTES[0], BYTES[1, :, :3]], None, ValueError, "item 0 is 5 by 4, and item 1 is 3 by 4"),
         ([BYTES[0], None], None, TypeError, "item 1 must be an image, or an image and its class"),
-        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "item 1 must be a pair, an image and its class"),
+        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "integer"),
     ],
 )
 def test_what_is_no_set_of_images_is_refused(source: Any, labels: Any, error: type, sentence: str) -> None:

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from sslbook import _check, _files, _machine
-from sslbook._files import PART, atomic, naming, read_bytes, read_text, remove_parts, write_text
+from sslbook._files import PART, atomic, naming, remove_parts, write_text
+from sslchapters.data_files import read_text
 
 
 def test_words_of_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +110,8 @@ def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
 
 def test_what_is_no_file_or_no_text_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name, what in (("pipe", "Not a file"), ("none", "No such file")):
-        with pytest.raises(OSError, match=f"{what}.*{name}"):
-            read_bytes(tmp_path / name)
+    with pytest.raises(OSError, match=r"Not a file.*pipe"):
+        read_text(tmp_path / "pipe")
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(ValueError, match="bytes: not a text in UTF-8"):
         read_text(tmp_path / "bytes")

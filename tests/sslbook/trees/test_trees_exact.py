@@ -43,7 +43,7 @@ class Listed:
     chance: Tensor
     pre: list[list[Tensor]]
     read: list[list[Tensor]]
-    passed: list[exact.Parts | None]
+    passed: dict[int, exact.Parts]
 
     def given(self, depth: int, node: int, quantity: Tensor) -> Tensor:
         """``E[quantity | z]``, ``(..., m)`` for ``quantity`` ``(..., A)``."""
@@ -88,7 +88,7 @@ def test_conditional_moments(seed: int, shape: int, width: int) -> None:
         mean = world.given(d, k, f)
         assert (moments[d].mean[0, k] - mean).abs().max() < 1e-11
         assert (moments[d].variance[0, k] - (world.given(d, k, f * f) - mean**2)).abs().max() < 1e-11
-        parts = world.passed[d]
+        parts = world.passed.get(d)
         if parts is not None:
             v = world.given(d, k, f.relu())
             assert (exact.activation_means(parts)[0, k] - v).abs().max() < 1e-11
@@ -137,7 +137,7 @@ def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
     world = listed(seed, shape, width)
     tree = world.tree
     for name in names(tree):
-        wanted = connections(world, *trees.place(tree, name))
+        wanted = connections(world, *theory.place(tree, name))
         found = theory.expected_connection(tree, world.net, world.passed, name)
         assert found.shape == (1, *wanted.shape)
         assert (found[0] - wanted).abs().max() < 1e-11

@@ -9,7 +9,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from sslbook.images.enumerated import brightness, digits, flips, shifts, views
+from sslchapters.enumerated import brightness, digits, flips, shifts, views
 
 
 def pictures(n: int = 3, channels: int = 2, height: int = 5, width: int = 6) -> Tensor:
