@@ -161,8 +161,9 @@ def train(
             if found is not None:
                 state.restore(found, folder)
                 step.precision = getattr(torch, state.precision)  # where it is ``auto``, it stays what it was
-                missed = [row["epoch"] for row in state.rows if row["epoch"] in probes and row.get("linear") is None]
-                if state.step > end or (missed and evaluated):
+                measured = probes if evaluated else ()
+                missed = [row["epoch"] for row in state.rows if row["epoch"] in measured and row.get("linear") is None]
+                if state.step > end or missed:
                     lacks = f"without the linear protocol after epoch {missed[0]}" if missed else ""
                     why = lacks or f"past the {end} of this run"
                     begin = "choose another folder, or begin anew with --again"
