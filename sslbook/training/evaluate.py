@@ -205,7 +205,7 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
         raise ValueError(f"train_features and test_features must be (N, F) and (M, F), each at least 1, got {shapes}")
     for name, features, classes in (("train_labels", train, labels), ("test_labels", test, truth)):
         require_classes(name, classes)
-        if classes.shape != features.shape[:1] or (least := int(classes.min())) < 0:
+        if classes.shape != features.shape[:1] or (least := int(classes.long().min())) < 0:
             found = f"shape {tuple(classes.shape)}" if classes.shape != features.shape[:1] else f"a class of {least}"
             raise ValueError(f"{name} must hold a class, from 0 on, for each of {len(features)} images, got {found}")
     _require_finite(train_features=train, test_features=test)
@@ -280,6 +280,6 @@ def _require_finite(**features: Tensor) -> None:
     """Raise ValueError, which says how many rows it is, where features ``(..., F)`` hold a NaN or an infinity."""
     for argument, values in features.items():
         bad = (~values.isfinite()).any(-1)
-        if bad.any():
+        if not torch._C._functorch.is_functorch_wrapped_tensor(values) and bad.any():  # inside of vmap nobody can look
             rows = f"{int(bad.sum())} of {bad.numel()} rows that are not"
             raise ValueError(f"{argument} must be finite numbers, got {rows}: the network has diverged")
