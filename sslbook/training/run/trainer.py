@@ -174,6 +174,8 @@ def train(
             if len(steps) > 1:
                 raise Refused(f"the processes read checkpoints of steps {steps}: all must see the same folder")
             start, earlier, silent, gone, writer = state.step, state.seconds, quiet or not first, False, None
+            if 0 < start < end and not silent:
+                _say(f"{name}: going on after step {start} of {last}")
             if tensorboard and first:
                 try:
                     from torch.utils.tensorboard import SummaryWriter
