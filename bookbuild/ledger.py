@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from bookbuild.layout import Book, find_chapters
-from bookbuild.regression import read_numbers
 from sslbook._check import counted, unknown
 from sslchapters.intervals import Interval
-from sslchapters.ledger import PAPERS, VERDICTS, Entry, join, read_claims
+from sslchapters.ledger import PAPERS, VERDICTS, Entry, executed_numbers, join, read_claims
 from sslchapters.values import CROSS, NOBREAK, Criterion, Number, Value, entry_anchor, outcome
 
 TAGS = dict(zip(VERDICTS, ("holds", "corrected", "fails", *("trend",) * 4, "open", "open", "open"), strict=True))
@@ -32,9 +31,7 @@ _READ = (
 
 def all_numbers(book: Book, scale: str) -> list[Number]:
     """The numbers of every chapter that has been executed at ``scale``."""
-    names = [chapter.name for chapter in find_chapters(book) if chapter.runs]
-    done = [name for name in names if (book.executed(scale) / f"{name}.ipynb").exists()]
-    return [number for name in done for number in read_numbers(book, name, scale)]
+    return executed_numbers(book.executed(scale), [chapter.name for chapter in find_chapters(book) if chapter.runs])
 
 
 def problems(entries: Sequence[Entry], numbers: Sequence[Number]) -> list[str]:

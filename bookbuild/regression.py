@@ -22,8 +22,9 @@ from sslbook._check import InputError, counted
 from sslbook._files import write_text
 from sslchapters.data_files import read_finite
 from sslchapters.intervals import Interval
+from sslchapters.ledger import numbers_of
 from sslchapters.running import SCALES
-from sslchapters.values import RECORD_KEY, Number, Value, allowed, apart, mean_of, numbers, pasted, short, typeset
+from sslchapters.values import RECORD_KEY, Number, Value, allowed, apart, mean_of, pasted, short, typeset
 
 SEED = 0
 """The seed whose numbers are held; with another one the claims are."""
@@ -88,10 +89,11 @@ def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -
         if not path.is_file():
             found.append(Comparison(chapter, 0, ("it could not be executed",)))
             continue
-        all_ = read_numbers(book, chapter, scale)
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        all_ = numbers_of(notebook, chapter, scale)
         whole = [number for number in all_ if number.part_of is None]
         moved = differences(whole, read_expected(book.expected(chapter, scale)), formats) if seed == SEED else []
-        failed = json.loads(path.read_text(encoding="utf-8"))["metadata"].get(RECORD_KEY, {}).get("failed", ())
+        failed = notebook["metadata"].get(RECORD_KEY, {}).get("failed", ())
         checks = tuple(number for number in whole if number.failure)
         found.append(Comparison(chapter, len(all_), tuple(failed), checks, tuple(moved)))
     return found
@@ -125,11 +127,8 @@ def printed_as(book: Book) -> dict[tuple[str, str], list[str]]:
 
 def read_numbers(book: Book, chapter: str, scale: str) -> list[Number]:
     """The numbers of an executed chapter; raises FileNotFoundError if it is not executed, InputError for a name given twice."""
-    notebook = json.loads((book.executed(scale) / f"{chapter}.ipynb").read_text(encoding="utf-8"))
-    try:
-        return list(numbers(notebook))
-    except ValueError as error:
-        raise InputError(f"{chapter} ({scale}): {error}") from None
+    path = book.executed(scale) / f"{chapter}.ipynb"
+    return numbers_of(json.loads(path.read_text(encoding="utf-8")), chapter, scale)
 
 
 def read_expected(path: Path) -> dict[str, Value | None]:

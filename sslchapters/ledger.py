@@ -89,15 +89,19 @@ def read_claims(path: Path) -> list[Claim]:
     return claims
 
 
-def executed_numbers(folder: Path) -> list[Number]:
-    """The numbers of the executed notebooks in a folder; failed and unfinished ones, ``<name>.<what>.ipynb``, left out."""
-    found: list[Number] = []
-    for path in sorted(path for path in folder.glob("*.ipynb") if "." not in path.stem):
-        try:
-            found += numbers(json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise InputError(f"{path.stem} ({folder.name}): {error}") from None
-    return found
+def numbers_of(notebook: Mapping[str, Any], chapter: str, scale: str) -> list[Number]:
+    """The numbers of an executed notebook; raises InputError, naming the chapter, for a name given twice."""
+    try:
+        return list(numbers(notebook))
+    except ValueError as error:
+        raise InputError(f"{chapter} ({scale}): {error}") from None
+
+
+def executed_numbers(executed: Path, chapters: Iterable[str]) -> list[Number]:
+    """The numbers of those ``chapters`` that are executed in a folder, which is named after its scale."""
+    paths = [path for name in chapters if (path := executed / f"{name}.ipynb").is_file()]
+    notebooks = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    return [number for name, notebook in notebooks.items() for number in numbers_of(notebook, name, executed.name)]
 
 
 def join(claims: Iterable[Claim], numbers: Sequence[Number]) -> list[Entry]:
@@ -142,12 +146,12 @@ def command(arguments: Sequence[str]) -> int:
     parser.add_argument("--scale", choices=SCALES, default="quick", help="whose numbers to show (default: quick)")
     parser.add_argument("--root", type=data_files.book_folder, help=data_files.ROOT)
     options = parser.parse_args(arguments)
-    root = (
-        options.root or data_files.root_of()
-    )  # none beside the library alone: it has the claims, and nothing was executed
-    claims = root / "data/claims.yml" if root else data_files.folder() / "claims.yml"
-    checked = executed_numbers(root / "_build/executed" / options.scale) if root else []
-    entries = join(read_claims(claims), checked)
+    if root := options.root or data_files.root_of():
+        chapters = sorted(path.stem for path in (root / "chapters").glob("*.md"))
+        claims, checked = root / "data", executed_numbers(root / "_build/executed" / options.scale, chapters)
+    else:  # the library alone: it has the claims, and nothing was executed
+        claims, checked = data_files.folder(), []
+    entries = join(read_claims(claims / "claims.yml"), checked)
     if options.json:
         print(json.dumps(as_json(entries), indent=2, allow_nan=False))
         return 0
