@@ -109,7 +109,12 @@ def require_classes(argument: str, classes: Tensor) -> None:
     """Raise TypeError unless these are a torch tensor of an integer dtype."""
     import torch  # seconds, which a list of options does not need
 
-    if not isinstance(classes, torch.Tensor) or classes.dtype == torch.bool or classes.dtype.is_floating_point:
+    if (
+        not isinstance(classes, torch.Tensor)
+        or classes.dtype == torch.bool
+        or classes.is_floating_point()
+        or classes.is_complex()
+    ):
         kind = classes.dtype if isinstance(classes, torch.Tensor) else type(classes).__name__
         raise TypeError(f"{argument} must be a torch tensor and have an integer dtype, got {kind}")
 

@@ -136,3 +136,6 @@ def test_classes_are_as_many_as_occur() -> None:
         assert sslbook.knn_accuracy(x, named, x, named, k=5) == sslbook.knn_accuracy(x, y, x, y, k=5)
         probes = [sslbook.linear_probe(x, labels, x, labels, epochs=3) for labels in (named, y)]
         assert probes[0] == probes[1]
+    for no_classes in (y.double(), y.bool(), y.to(torch.complex64)):
+        with pytest.raises(TypeError, match=r"train_labels must .* an integer dtype"):
+            sslbook.knn_accuracy(x, no_classes, x, y, k=5)
