@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     """Find the command and give it the rest of the line; raises InputError, with the nearest names, for one that is not there."""
-    commands = {name: point for name, point in _declared().items() if find_spec(point.module.partition(".")[0])}
+    declared = _declared()
+    commands = {name: point for name, point in declared.items() if find_spec(point.module.partition(".")[0])}
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("sslbook", "sslbook COMMAND …", TITLE, formatter_class=layout)
     parser.add_argument("--version", action="version", version=f"sslbook {sslbook.__version__}")
@@ -73,7 +74,7 @@ def _run(arguments: list[str]) -> int:
         parser.error(f"a command is needed: {', '.join(commands)}")
     name, *rest = arguments
     if name not in commands:
-        if name in _declared():
+        if name in declared:
             raise InputError(f"sslbook {name} works on the book's sources: run it in a copy of its repository")
         raise unknown("command", name, commands)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the cores to others; torch reads it

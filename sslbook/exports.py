@@ -1,6 +1,6 @@
 """What a package offers: the names that its ``__init__.pyi`` imports, each loaded when it is first used (PEP 562).
 
-The stub says each name once, for type checkers, for editors, for the execution cache (`bookbuild.execute`) and for Python.
+The stub says each name once, for type checkers, for editors and for Python.
 """
 
 from __future__ import annotations

@@ -19,19 +19,20 @@ ROOT = "the book's folder (default: the one around the working folder)"
 """What ``--root`` is, for a command's help."""
 
 
+def _is_book(folder: Path) -> bool:
+    return (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir()
+
+
 def root_of(start: Path | None = None) -> Path | None:
     """The book that ``start`` (default: the working folder) lies in, else the one that this package's source lies in, if any."""
     here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents, PACKAGE.parent):
-        if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
-            return folder
-    return None
+    return next(filter(_is_book, (here, *here.parents, PACKAGE.parent)), None)
 
 
 def book_folder(text: str) -> Path:
     """A command's ``--root``; raises what argparse turns into a sentence for a folder without a book."""
     folder = Path(text).resolve()
-    if not (folder / "_toc.yml").is_file() or not (folder / "chapters").is_dir():
+    if not _is_book(folder):
         raise argparse.ArgumentTypeError(f"{text}: a folder with _toc.yml and chapters/ is needed")
     return folder
 

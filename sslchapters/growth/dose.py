@@ -148,8 +148,6 @@ METHODS = {
 }
 CONTROLS = ("alignment alone", "labels", "random labels")
 TIMES = (25, 100, 400)
-HEADLINE = 400
-"""The steps that the predictions name; the simple loss, which has no minimum, is read after its 60."""
 
 
 def train(name: str, seeds: Sequence[int], times: Sequence[int] = TIMES) -> dict[str, Tensor]:
