@@ -69,10 +69,10 @@ def draw_step(axes: Sequence[Axes], rate: float, *, colors: Mapping[str, str]) -
     rates = [0.2 * k / 80 for k in range(81)]
     axes[2].plot(rates, [float(distance(stepped(t))) for t in rates], color=colors["blue"])
     axes[2].plot(rates, [frozen(t) for t in rates], "--", color=colors["vermilion"])
-    for word, place, color in (("frozen gates", (0.2, 0.42), "vermilion"), ("real", (0.2, -0.09), "blue")):
+    for word, place, color in (("frozen gates", (0.2, 0.42), "vermilion"), ("real", (0.2, -0.33), "blue")):
         axes[2].text(*place, word, ha="right", va="bottom", color=colors[color])
     axes[2].plot(rate, float(distance(net)), "o", color=colors["blue"])
-    axes[2].set(xlabel=r"step $\eta$", title="distance r", ylim=(-0.15, 2.2))
+    axes[2].set(xlabel=r"step $\eta$", title="distance r", ylim=(-0.35, 2.2))
 
 
 def _draw_tower(ax: Axes, net: nn.Sequential, x: Tensor, *, color: str, ink: str) -> None:
