@@ -44,7 +44,8 @@ def test_a_report_names_all_layers_and_is_saved(report: Report, tmp_path: Path) 
     assert [layer.copies for layer in report.layers] == [1, 1, 3]
     assert not report.layers[2].clear, "the last layer's modes are there three times each"
     layer = replace(report.layers[1], values=(1.0, 0.5), lowest=0.0, residual=0.0)
-    assert layer.leading == pytest.approx(1.5 / layer.sizes[BETWEEN].trace)
+    row = Report(report.about, (layer,)).rows()[0]
+    assert row["Trace"] == f"{1.5 / layer.sizes[BETWEEN].trace:.2g}"
     assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
     assert not replace(layer, residual=0.1).clear
     rows = report.table().splitlines()
