@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import sslbook
-from sslbook._ambient import default_device_of, exact_convolutions, seeded, with_gradients
+from sslbook._ambient import default_device_of, exact_convolutions, seeded, unwrapped, with_gradients
 from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
 from sslbook.images.own import read_images
@@ -39,7 +39,6 @@ from sslbook.inspect.report import (
 )
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.batchnorm import BatchNorm
-from sslbook.networks.wrappers import unwrapped
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.eigen import lanczos
 from sslbook.operator.frozen import frozen

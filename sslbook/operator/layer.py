@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from sslbook._ambient import default_settings, methods_anywhere, with_gradients
-from sslbook.networks.wrappers import unwrapped, unwrapped_name
+from sslbook._ambient import default_settings, methods_anywhere, unwrapped, unwrapped_name, with_gradients
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -141,10 +140,10 @@ class OpenedLayer:
         """
 
         def gradient(below: Tensor, row: Tensor) -> Tensor:
-            pull: Any = vjp(lambda weight: _apply(self.module, below[None], weight).flatten(), self.weight)[1]
-            return vec(pull(row)[0])
+            pull: Any = vjp(partial(_apply, self.module, below[None]), self.weight)[1]
+            return vec(pull(row[None])[0])
 
-        found: Tensor = vmap(gradient)(self.below, self.pulled_back(cotangent))
+        found: Tensor = vmap(gradient)(self.below, self.pulled_back(cotangent).view_as(self.preactivation))
         return found
 
     def units(self) -> list[Tensor]:
@@ -302,7 +301,7 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, call: Call)
         # a subclass with a forward of its own (cosines, quantised weights), and a hook that changes the output: the derivative
         # in the weight must be that of a plain layer of its kind on the same input
         (real,) = torch.autograd.grad(call.out, call.weight, of_out, allow_unused=True)
-        plain = vjp(partial(_apply, part.module, part.below), part.weight)[1](of_out)[0]
+        (plain,) = torch.autograd.grad(part._out, part._weight, of_out, retain_graph=True)
         rounding = 8 * eps * math.sqrt(of_out.numel() / len(plain))
         if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
             raise ValueError(

@@ -7,7 +7,7 @@ import pytest
 
 MODULES = (
     *("operator.covariance", "operator.eigen", "operator.layer", "operator.view_weights", "inspect.measure"),
-    *("losses.pairs", "losses.batch", "networks.batchnorm", "networks.siamese", "networks.small", "networks.wrappers"),
+    *("losses.pairs", "losses.batch", "networks.batchnorm", "networks.siamese", "networks.small", "_ambient"),
     *("trees.exact", "trees.latent"),
 )
 
