@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, methods_anywhere
-from sslbook._check import counted, require_whole
+from sslbook._check import require_whole
 from sslbook._random import Streams
 from sslbook.trees.latent import LatentTree, marginals
 
@@ -34,18 +34,14 @@ class TreeNetwork:
     Of these it has ``replicas``, ``R``, ``depth``, the number of layers :math:`L`, and ``width``, the number of a part's units.
     """
 
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...] = field(repr=False)
+    biases: tuple[Tensor, ...] = field(repr=False)
     replicas: int = field(init=False)
     depth: int = field(init=False)
     width: int = field(init=False)
 
     def __post_init__(self) -> None:
         vars(self).update(replicas=self.weights[0].shape[0], depth=len(self.weights), width=self.weights[0].shape[2])
-
-    def __repr__(self) -> str:
-        count = counted(self.replicas, "replica")
-        return f"TreeNetwork({count}; depth {self.depth}, width {self.width}, {self.weights[0].dtype})"
 
     def each(self, change: Callable[[Tensor], Tensor]) -> TreeNetwork:
         """Return the networks with ``change`` of every tensor of weights and biases.
@@ -66,7 +62,7 @@ def initial_network(
     Raises ValueError for a width of 0.
 
     >>> initial_network([0, 1], branching=(2, 3), width=4)
-    TreeNetwork(2 replicas; depth 2, width 4, torch.float32)
+    TreeNetwork(replicas=2, depth=2, width=4)
     """
     width = require_whole("width", width, least=1)
     streams = Streams(seeds, "weights")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, methods_anywhere
-from sslbook._check import counted, require_floating
+from sslbook._check import require_floating
 from sslbook._random import Streams
 
 
@@ -38,8 +38,8 @@ class LatentTree:
     Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], or rows that don't sum to one.
     """
 
-    root: Tensor
-    tables: tuple[Tensor, ...]
+    root: Tensor = field(repr=False)
+    tables: tuple[Tensor, ...] = field(repr=False)
     replicas: int = field(init=False)
     depth: int = field(init=False)
     nodes: tuple[int, ...] = field(init=False)
@@ -69,9 +69,6 @@ class LatentTree:
             values=tuple(shape[-1] for shape in shapes),
             branching=tuple(below // above for above, below in itertools.pairwise(nodes)),
         )
-
-    def __repr__(self) -> str:
-        return f"LatentTree({counted(self.replicas, 'replica')}; nodes {self.nodes}, values {self.values}, {self.root.dtype})"
 
     def replica(self, r: int) -> LatentTree:
         """Return tree ``r`` alone, with a replica axis of length 1 and the same tables."""
@@ -119,7 +116,7 @@ def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: S
     branching: how many children a variable has at each depth but the last.  Raises ValueError for others.
 
     >>> random_categorical([0, 1], values=(2, 3), branching=(2,))
-    LatentTree(2 replicas; nodes (1, 2), values (2, 3), torch.float64)
+    LatentTree(replicas=2, depth=1, nodes=(1, 2), values=(2, 3), branching=(2,))
     """
     return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
 
