@@ -24,19 +24,7 @@ from sslbook._ambient import default_device_of, exact_convolutions, seeded, unwr
 from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
 from sslbook.images.own import read_images
-from sslbook.inspect.report import (
-    ALL,
-    BETWEEN,
-    KINDS,
-    NOISE,
-    RANDOM,
-    UNTRAINED,
-    WITHIN,
-    LayerReport,
-    Report,
-    Share,
-    Size,
-)
+from sslbook.inspect.report import KINDS, NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share, Size
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.covariance import relative_gap
@@ -47,14 +35,13 @@ from sslbook.operator.view_weights import Loss, Mixing, one_number
 from sslbook.training.augment import Pipeline, random_view
 from sslbook.training.pretrain import simclr_views
 
+BETWEEN, ALL, WITHIN = KINDS
 PROBES, TARGETS, DRAWS, REDRAWN = 8, 8, 64, 200
 """Random signs for a trace; steps towards random targets; random directions; populations redrawn for an interval."""
 TOLERANCE, RESTARTS = 1e-2, 4
 """Of Lanczos' eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
 SMALL = 48
 """A layer of so few weights is seen through all its directions."""
-
-
 NAMED = ("simple", "info_nce")
 """The losses of :data:`sslbook.losses.batch.LOSSES` by which a step may be named."""
 

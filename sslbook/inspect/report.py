@@ -297,7 +297,7 @@ def page(report: Report) -> str:
 def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> str:
     """Return rows, each by the same heads, as a table in a box that scrolls by itself; the first cell of a row heads it.
 
-    Who reads by ear hears the caption as the name of both, and reaches the box by the keyboard.
+    The caption names both for who reads by ear, and the keyboard reaches the box.
     """
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
     body = ""

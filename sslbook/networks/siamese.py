@@ -47,23 +47,19 @@ class Head(nn.Module):
         self.linears = nn.ModuleList(nn.Linear(below, above) for below, above in pairwise(sizes))
         layers: list[nn.Module | None] = []
         for features, modes in ((sizes[-2], norm), (outputs, out_norm)):
-            if (
-                modes == ("normal", "normal") and not unbiased
-            ):  # PyTorch's, one fused kernel, unless a half is taken out
+            if modes is None:
+                layers.append(None)
+            elif modes == ("normal", "normal") and not unbiased:  # PyTorch's, one fused kernel
                 layers.append(nn.BatchNorm1d(features, affine=False))
-            else:
-                layers.append(modes and BatchNorm(features, mean=modes[0], std=modes[1], unbiased=unbiased))
+            else:  # a half is taken out
+                layers.append(BatchNorm(features, mean=modes[0], std=modes[1], unbiased=unbiased))
         self.norm, self.out_norm = layers
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the head's output for ``(N, inputs)``, in float32 at least: cosines are not for half precision.
 
-        With the BatchNorm of the papers' ablations, without an affine part, and with biases in all linear layers, it is
-
-        ==========  ==========================================================================
-        two layers  Linear(inputs, hidden), BatchNorm, ReLU, Linear(hidden, outputs)
-        one layer   BatchNorm, Linear(inputs, outputs): Tables 7 to 9 of [tian2021iclr]
-        ==========  ==========================================================================
+        Two layers are Linear, BatchNorm, ReLU, Linear; one is BatchNorm, Linear (Tables 7 to 9 of [tian2021iclr]).  BatchNorm has
+        no affine part, and linear layers have biases, as in the released code.
         """
         for linear in self.linears[:-1]:
             x = linear(x)
@@ -343,14 +339,8 @@ class ResNet18(nn.Module):
         """Return the representations ``(N, 8 width)`` of a batch: a stem, four stages of two blocks, and the mean over the image.
 
         The stages have ``width``, ``2 width``, ``4 width`` and ``8 width`` channels, and each but the first halves the image
-        (He et al. 2016; 512 numbers at the standard width of 64).
-
-        =======  ==========================================================  ==============================================
-        stem     what stands before the stages                               used by [tian2020] and [tian2021iclr] for
-        =======  ==========================================================  ==============================================
-        cifar    3x3 convolution, stride 1, and no pooling                   CIFAR-10 (Chen et al. 2020, Appendix B.9)
-        stl      7x7 convolution, stride 2, then 3x3 max-pool, stride 2      STL-10, as ResNet-18 is for ImageNet
-        =======  ==========================================================  ==============================================
+        (He et al. 2016; 512 numbers at the standard width of 64).  The stem is a 3x3 convolution for CIFAR-10 (Chen et al. 2020,
+        Appendix B.9); for STL-10, as for ImageNet, a 7x7 convolution and a 3x3 max-pool, both of stride 2.
         """
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         if self.stem == "stl":

@@ -77,14 +77,8 @@ class CovarianceOperator:
         weight, output = self.opened.weight, self.opened.output
         matrix = self.mixing.matrix if isinstance(self.mixing, PairMixing) else self.mixing.weights
         norm = lengths("view", output) if self.normalize else torch.ones_like(output[:, :1])
-        vars(self).update(
-            shape=(weight.numel(), weight.numel()),
-            dtype=weight.dtype,
-            device=weight.device,
-            symmetric=is_symmetric(matrix) and not self.normalize,
-            _norm=norm,
-            _unit=output / norm,
-        )
+        vars(self).update(shape=(weight.numel(), weight.numel()), dtype=weight.dtype, device=weight.device)
+        vars(self).update(symmetric=is_symmetric(matrix) and not self.normalize, _norm=norm, _unit=output / norm)
 
     def __repr__(self) -> str:
         (n, v), shape = self.population, " x ".join(map(str, self.opened.weight.shape))

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -205,27 +205,20 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     net, x, given = frozen(net), in_full(x.detach()), module.weight.dtype
     for key, weight in net.get_submodule(name).named_parameters():
         weight.requires_grad_("bias" not in key)
-    opened, _ = _open(net, name, x, given)
+    opened, *_ = _open(net, name, x, given)
     few = slice(
         None, None, max(2, -(-len(x) // 4))
     )  # at most four samples, and fewer than there are, unless there is one
     with sentences("net must take any part of a batch, and fails on some samples", (ValueError,)):
-        part, call = _open(net, name, x[few].flip(0), given)
-    verify(opened, opened.output[few].flip(0), part, call)
+        part, used, out = _open(net, name, x[few].flip(0), given)
+    verify(opened, opened.output[few].flip(0), part, used, out)
     return opened
 
 
-class Call(NamedTuple):
-    """How the layer was called in a forward pass: its input, its weight, and its output after hooks, each with its graph."""
-
-    below: Tensor
-    weight: Tensor
-    out: Tensor
-
-
-def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[OpenedLayer, Call]:
+def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[OpenedLayer, Tensor, Tensor]:
     """Run a frozen network once, cut at the layer: what is above sees the pre-activation as a new variable.
 
+    With it come the weight with which the layer was called, and what it made of it, after hooks, with its graph.
     Raises for a network without a connection there: the layer is called twice (its two Jacobians would add up), or never, as
     attention's ``out_proj`` is, whose weight is read by the attention; several outputs; numbers of several types, as under autocast
     within; a batch that isn't the first axis; a weight that isn't a parameter, or that a layer below has, too.
@@ -234,7 +227,7 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
     assert isinstance(module, Layer)
 
     def cut(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], out: Tensor) -> Tensor:
-        calls.append(Call(args[0] if args else kwargs["input"], module.weight, out))
+        calls.append((args[0] if args else kwargs["input"], module.weight, out))
         cuts.append(out.detach().requires_grad_())
         return cuts[-1].clone()
 
@@ -260,28 +253,26 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
         )
     if below.requires_grad or not weight.requires_grad:
         raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
-    above, below, weight = output.reshape(len(output), -1), below.detach(), weight.detach().clone().requires_grad_()
-    graphs = above, weight, _apply(module, below, weight)
-    return OpenedLayer(name, module, weight.detach(), below, cuts[0], above.detach(), given, *graphs), calls[0]
+    above, below, again = output.reshape(len(output), -1), below.detach(), weight.detach().clone().requires_grad_()
+    graphs = above, again, _apply(module, below, again)
+    return OpenedLayer(name, module, again.detach(), below, cuts[0], above.detach(), given, *graphs), weight, out
 
 
-def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, call: Call) -> None:
+def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Tensor, out: Tensor) -> None:
     """Raise ValueError where the products of an opened layer would not be those of the network.
 
     The theory needs a network :math:`f_L(x)` of one sample, in which one layer applies its weight once.  Few networks that aren't
     so look it, and products would be wrong and look right; so what they compute decides, on a handful of samples.
 
-    part: the same network opened on a few of the samples, for which the whole batch gave ``expected``, and ``call``, how its layer
-    was called.  Each guard says which network it is for.  Derivatives are asked for with numbers without a pattern, on which two
-    different linear maps agree by chance only.
+    part: the same network opened on a few of the samples, for which the whole batch gave ``expected``; its layer was called with
+    ``weight``, and gave ``out``.  Each guard says which network it is for.  Derivatives are asked for with numbers without a
+    pattern, on which two different linear maps agree by chance only.
     """
     name, eps = f"layer {part.name!r}", torch.finfo(part.output.dtype).eps
     evaluate = "if that is BatchNorm in training mode, call net.eval(): its running statistics are then held"
     cotangent, direction, of_out = (
-        (0.7 * torch.arange(1, like.numel() + 1, dtype=like.dtype, device=like.device).square())
-        .cos()
-        .reshape(like.shape)
-        for like in (part.output, part.weight, call.out)
+        (0.7 * torch.arange(1, like.numel() + 1).to(like).square()).cos().view_as(like)
+        for like in (part.output, part.weight, out)
     )
     with sentences(f"net can't be differentiated twice above {name}"):
         # diverged weights, views that aren't numbers, and a root or a norm at zero, whose slope is infinite
@@ -300,7 +291,7 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, call: Call)
 
         # a subclass with a forward of its own (cosines, quantised weights), and a hook that changes the output: the derivative
         # in the weight must be that of a plain layer of its kind on the same input
-        (real,) = torch.autograd.grad(call.out, call.weight, of_out, allow_unused=True)
+        (real,) = torch.autograd.grad(out, weight, of_out, allow_unused=True)
         (plain,) = torch.autograd.grad(part._out, part._weight, of_out, retain_graph=True)
         rounding = 8 * eps * math.sqrt(of_out.numel() / len(plain))
         if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
@@ -309,7 +300,7 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, call: Call)
             )
 
         # tied weights, as in an autoencoder whose decoder is the transposed encoder: the operator would miss the second use
-        leaves = [leaf for leaf in (call.weight, *part.module.parameters()) if leaf.requires_grad]
+        leaves = [leaf for leaf in (weight, *part.module.parameters()) if leaf.requires_grad]
         above = torch.autograd.grad(part._above, leaves, cotangent, retain_graph=True, allow_unused=True)
         if any(gradient is not None for gradient in above):
             raise ValueError(f"the weight of {name} must be used there alone, it is used further up too")

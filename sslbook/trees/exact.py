@@ -144,10 +144,7 @@ class Moments:
 
 
 def activation_means(parts: Parts) -> Tensor:
-    r"""Return :math:`v_j(z_\mu) = \mathbb E[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)`` (Table 1 of [tian2020]).
-
-    The mean over the patterns of the leaves below, each with its probability given :math:`z_\mu`.
-    """
+    r"""Return :math:`v_j(z_\mu) = \mathbb E[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)`` (Table 1 of [tian2020])."""
     return parts.active @ parts.given.transpose(-1, -2)
 
 

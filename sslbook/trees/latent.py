@@ -62,13 +62,9 @@ class LatentTree:
             if not (least >= 0 and (rows.sum(-1) - 1).abs().max() <= rounding):  # which a NaN is not
                 sums = f"sums of {rows.sum(-1).min():.6g} to {rows.sum(-1).max():.6g}, and {least:.6g} as the least"
                 raise ValueError(f"every row of {name} must hold probabilities that sum to one, got {sums}")
-        vars(self).update(
-            replicas=shapes[0][0],
-            depth=len(self.tables),
-            nodes=tuple(nodes),
-            values=tuple(shape[-1] for shape in shapes),
-            branching=tuple(below // above for above, below in itertools.pairwise(nodes)),
-        )
+        branching = tuple(below // above for above, below in itertools.pairwise(nodes))
+        vars(self).update(replicas=shapes[0][0], depth=len(self.tables), nodes=tuple(nodes), branching=branching)
+        vars(self).update(values=tuple(shape[-1] for shape in shapes))
 
     def replica(self, r: int) -> LatentTree:
         """Return tree ``r`` alone, with a replica axis of length 1 and the same tables."""
