@@ -27,10 +27,7 @@ def homes(stub: Path) -> dict[str, str]:
 
 
 def offer(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of the package whose ``__init__.py`` is ``file``.
-
-    ``__all__`` is answered, too.  Raises AttributeError for other names, as a module does.
-    """
+    """Return ``__getattr__`` and ``__dir__`` of the package whose ``__init__.py`` is ``file``; ``__all__`` is answered, too."""
     stub = Path(file).with_suffix(".pyi")
 
     def load(name: str) -> Any:

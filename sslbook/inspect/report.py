@@ -295,10 +295,7 @@ def page(report: Report) -> str:
 
 
 def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """Return rows, each by the same heads, as a table in a box that scrolls by itself; the first cell of a row heads it.
-
-    The caption names both for who reads by ear, and the keyboard reaches the box.
-    """
+    """Return rows, each by the same heads, as a table in a box that scrolls by itself; the first cell of a row heads it."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
     body = ""
     for row in rows:
@@ -309,10 +306,7 @@ def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _terms(items: Mapping[str, object]) -> str:
-    """Return names and what they are as the terms of a list; of settings within settings, each with its name.
-
-    A crop of ``{"size": 32}`` is read as "size 32".
-    """
+    """Return names and what they are as the terms of a list; of settings within settings, each with its name."""
     found = ""
     for name, value in items.items():
         words = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, Mapping) else value

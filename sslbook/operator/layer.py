@@ -126,10 +126,7 @@ class OpenedLayer:
         return lambda c: torch.autograd.grad(pulled, point, gram @ self.pulled_back(c), retain_graph=True)[0]
 
     def pulled_back(self, cotangent: Tensor) -> Tensor:
-        r"""Return :math:`J_l(x)^T c(x)` for each sample, flattened, ``(B, n_l)``; ``cotangent`` is ``(B, n_L)``.
-
-        A layer of many positions, as a convolution, has :math:`n_l` = channels times positions.
-        """
+        r"""Return :math:`J_l(x)^T c(x)` for each sample, flattened, ``(B, n_l)``; ``cotangent`` is ``(B, n_L)``."""
         (pulled,) = torch.autograd.grad(self._above, self.preactivation, cotangent, retain_graph=True)
         return pulled.flatten(1)
 

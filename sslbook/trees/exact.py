@@ -144,7 +144,7 @@ class Moments:
 
 
 def activation_means(parts: Parts) -> Tensor:
-    r"""Return :math:`v_j(z_\mu) = \mathbb E[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)`` (Table 1 of [tian2020])."""
+    r"""Return :math:`v_j(z_\mu) = \mathbb E[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)`` (Table 1)."""
     return parts.active @ parts.given.transpose(-1, -2)
 
 
