@@ -203,9 +203,7 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     for key, weight in net.get_submodule(name).named_parameters():
         weight.requires_grad_("bias" not in key)
     opened, *_ = _open(net, name, x, given)
-    few = slice(
-        None, None, max(2, -(-len(x) // 4))
-    )  # at most four samples, and fewer than there are, unless there is one
+    few = slice(None, None, max(2, -(-len(x) // 4)))  # at most four samples, and not all unless there is one
     with sentences("net must take any part of a batch, and fails on some samples", (ValueError,)):
         part, used, out = _open(net, name, x[few].flip(0), given)
     verify(opened, opened.output[few].flip(0), part, used, out)
@@ -246,7 +244,7 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
     batches = [len(tensor) if tensor.ndim else 0 for tensor in (x, below, output)]
     if len(set(batches)) > 1:
         raise ValueError(
-            f"the first axis must be the batch throughout, of x, at the layer and of the output: got {batches}"
+            f"the first axis must be the batch throughout, in x, at the layer and in the output: {batches}"
         )
     if below.requires_grad or not weight.requires_grad:
         raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
