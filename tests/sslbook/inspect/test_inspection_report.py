@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from browser_cases import outside
 from bs4 import BeautifulSoup
 from inspection_cases import network, pictures
 from PIL import Image
 from torch import Tensor, nn
 from training_cases import DIGITS
 
-from bookbuild.render import outside
 from sslbook.cli import main
 from sslbook.inspect.measure import inspect_network
 from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share
