@@ -24,8 +24,8 @@ PROSE  := chapters examples README.md CONTRIBUTING.md
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Each worker takes an equal share of the tests in their order, so that most of what a module prepares is prepared once; who is done helps.
 SHARED := -n $(WORKERS) --dist worksteal
-# What needs a browser, a cluster, a package registry or the built book, and what takes longest.
-ELSEWHERE := long or browser or slurm or registry or built
+# What needs a browser, a package registry or the built book, and what takes longest.
+ELSEWHERE := long or browser or registry or built
 # Another machine's rounding, at random, see bookbuild/noise.py: for others `make elsewhere NOISE="2 3"`. Chapters hold what they
 # call; the library's tests run with it where rounding matters.
 NOISE ?= 1

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-import papermill
 import pytest
 
 from bookbuild import execute as module
@@ -194,19 +193,6 @@ def test_a_cell_that_does_not_end_and_those_behind_it_have_failed(tmp_path: Path
     assert set(told) <= {source, "2", "3"}
     assert any(reason in text for text in told.values())
     assert any(text.startswith("it did not run") for text in told.values())
-
-
-def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told, executed = ["Kernel died before replying to kernel_info"], nbformat.v4.new_notebook()
-
-    def once(*_: object, **__: object) -> nbformat.NotebookNode:
-        if told:
-            raise RuntimeError(told.pop())
-        return executed
-
-    monkeypatch.setattr(papermill, "execute_notebook", once)
-    given = {"partial": tmp_path / "a.ipynb", "folder": tmp_path, "cell_seconds": 1.0, "values": {}}
-    assert kernel.run(nbformat.v4.new_notebook(), **given) == (executed, [])
 
 
 SHELL = """

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sslbook._random import Streams
-from sslchapters.modulation import instances, runs
+from sslchapters.modulation import runs
 from sslchapters.modulation.instances import (
     ACTIVATIONS,
     REFERENCES,
@@ -160,19 +160,3 @@ def test_scores_of_known_filters() -> None:
     for name in ("signless +", "signless -"):
         assert scores(-weights, world)[name].equal(found[name])
     assert float(scores(weights, world, linear=True)["released +"]) == pytest.approx(1, abs=3e-3)
-
-
-def test_a_step_of_the_crowd_climbs_the_largest_eigenvalue() -> None:
-    w = instances.random_filters(5, 4, 0).requires_grad_()
-    d, b = (torch.tensor(instances.WITHIN, dtype=torch.float64) * w.square()).sum(-1), w[..., 1]
-    spread = torch.diag_embed(d) + instances.PQ * b[..., None] * b[..., None, :]
-    (slope,) = torch.autograd.grad(torch.linalg.eigvalsh(spread)[..., -1].sum() / 2, w)
-    w = w.detach()
-    stepped = torch.nn.functional.normalize(w + 0.5 * slope, dim=-1)
-    assert torch.allclose(instances.turned(w), stepped, atol=1e-12)
-    assert not torch.allclose(instances.turned(w, "deaf"), stepped, atol=1e-3)
-    assert not torch.allclose(instances.turned(w, "printed"), stepped, atol=1e-3)
-    alone = instances.random_filters(5, 1, 0)
-    assert torch.allclose(instances.turned(alone), instances.turned(alone, "deaf"), atol=1e-12), (
-        "nobody else to listen to"
-    )
