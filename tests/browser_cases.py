@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from typing import Any
 
 import pytest
-from bs4 import BeautifulSoup
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
@@ -42,16 +40,3 @@ def headless(*flags: str, logging: dict[str, str] | None = None) -> Any:
     if logging:
         options.set_capability("goog:loggingPrefs", logging)
     return webdriver.Chrome(options=options, service=Service(DRIVER))
-
-
-_CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)['"]?((?:https?:)?//[^'")\s]+)""")
-
-
-def outside(soup: BeautifulSoup) -> list[str]:
-    """The addresses on other machines that a browser fetches by itself to show a page."""
-    values = [str(tag[name]) for name in ("src", "srcset", "poster", "data") for tag in soup.select(f"[{name}]")]
-    values += [str(link["href"]) for link in soup.select("link[href]:not([rel~=canonical])")]
-    addresses = [address for value in values for address in re.split(r",\s+|\s+", value)]
-    styles = [str(tag.get("style") or tag.get_text()) for tag in soup.select("style, [style]")]
-    found = [address for address in addresses if address.startswith(("http://", "https://", "//"))]
-    return found + _CSS_URL.findall("\n".join(styles))

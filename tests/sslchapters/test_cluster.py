@@ -81,7 +81,7 @@ SMALL = (*SET[1::2], "networks.predictor_hidden=8", "evaluate=0")
 @pytest.mark.long
 def test_a_job_that_is_out_of_time_is_queued_again_and_ends_its_run_as_it_would_have(tmp_path: Path) -> None:
     """By the signal that submitit asks Slurm for.  So small a run is over before its first checkpoint: SIGSTOP gives it time."""
-    (run, _, _), root = runs(*SMALL, epochs=80), tmp_path / "runs"
+    (run, _, _), root = runs(*SMALL, epochs=40), tmp_path / "runs"
     (job,) = cluster.submit([run], root, "local", device="cpu")
     worker = until(lambda: (run.folder(root) / "log.csv").is_file() and psutil.Process(job._process.pid).children())[0]
     worker.suspend()

@@ -8,7 +8,6 @@ matplotlib.use("Agg")
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -28,13 +27,11 @@ from sslchapters.hltm.runs import (
     MIXED,
     CentredCorrelation,
     TreeRun,
-    best_correlations,
     forward,
     minibatches,
     normalize,
     start,
     step,
-    train_protocols,
     train_trees,
 )
 
@@ -109,23 +106,6 @@ def test_a_replica_trains_as_it_would_alone(loss: str, width: int, dtype: torch.
         alone = train_trees(protocol, [7 + r], 1, parameters, [1], dtype=dtype)[1]["all"][0]
         assert (together[1]["all"][r] - alone).abs().max() <= bar
     assert (together[1]["all"] - together[0]["all"]).abs().max() > 1e3 * bar
-
-
-def test_how_replicas_are_cut_and_spread_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a measurement that a fresh process can import."""
-    protocols = [TINY, replace(TINY, width=2, loss="printed")]
-    seeds = [5, 3, 5, 9, 2]  # in any order, twice if need be
-    measure, options = partial(best_correlations, latents=("s", "s0"), samples=1280), {"dtype": torch.float64}
-    whole = train_protocols(protocols, seeds, measure, [0, 1], processes=1, **options)
-    monkeypatch.setattr(runs, "CACHE_UNITS", 6)
-    for processes in (1, 2):
-        cut = train_protocols(protocols, seeds, measure, [0, 1], processes=processes, **options)
-        for protocol, found in whole.items():
-            for name, values in found.items():
-                assert values.shape == (5, 2, 2)
-                assert (cut[protocol][name] - values).abs().max() <= (1e-4 if name == "released" else 1e-12)
-            assert found["population"][0].equal(found["population"][2])
-            assert not found["population"][0].equal(found["population"][1])
 
 
 def data(seed: int, count: int, mean: float = 0.0) -> tuple[Tensor, Tensor]:

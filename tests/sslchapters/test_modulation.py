@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sslbook._random import Streams
-from sslchapters.modulation import runs
 from sslchapters.modulation.instances import (
     ACTIVATIONS,
     REFERENCES,
@@ -30,7 +29,6 @@ from sslchapters.modulation.runs import (
     lookups,
     scores,
     settings_of,
-    train_cells,
     train_tokens,
     world_of,
 )
@@ -118,20 +116,6 @@ def test_training_is_that_of_torch() -> None:
         optimizer.step()
     assert (mine.weights[0] - w).abs().max() < 1e-9, "rounding, which grows from step to step"
     assert (mine.weights[0] - begun.weights[0]).abs().max() > 1e-3
-
-
-def test_how_cells_are_cut_and_spread_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [TableCell(2, 2), TableCell(1, 4, "linear"), TableCell(2, 1, zeta=3.0), TableCell(2, 2)]
-    brief = replace(TINY, steps=3)
-    whole = train_cells(brief, cells, [5, 2, 5], keep=True)
-    assert list(whole) == cells[:3]
-    assert whole[cells[0]]["weights"].shape == (3, 4, 6, 4)
-    assert whole[cells[0]]["printed +"][0] == whole[cells[0]]["printed +"][2]
-    monkeypatch.setattr(runs, "CACHE", 1.0)
-    for other in (train_cells(brief, cells, [5, 2, 5]), train_cells(brief, cells, [5, 2, 5], processes=2)):
-        for cell in cells:
-            for name in SCORES:
-                assert (other[cell][name] - whole[cell][name]).abs().max() < 1e-4
 
 
 def test_scores_of_known_filters() -> None:
