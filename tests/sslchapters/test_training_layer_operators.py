@@ -1,11 +1,10 @@
-"""What weights see of a layer's operators: against the dense matrices, and along runs small enough for a test."""
+"""What weights see of a layer's operators: against the dense matrices."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from training_cases import DIGITS
 
 from sslbook.inspect.report import ALL, BETWEEN, KINDS, WITHIN
 from sslbook.networks.siamese import Networks, build
@@ -14,9 +13,7 @@ from sslbook.operator.layer import vec
 from sslchapters.training import layer_operators
 
 SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
-SHORT = (*DIGITS, "epochs=3", "probes=3", "evaluate=0")
 NAMES = ("0.layer2.0.conv1", "0.layer4.1.conv2", "1.linears.0")
-FEW = {"changes": SHORT, "images": 4, "views": 3, "layers": NAMES, "shared": NAMES[1:2], "processes": 1}
 
 
 @pytest.fixture(scope="module")
