@@ -29,10 +29,10 @@ LONGEST = 630
 BUDGETS = {
     "sslbook": 8_260,
     "sslchapters": 18_360,
-    "bookbuild": 3_720,
-    "benchmarks": 740,
-    "tests": 13_900,
-    "tools": 850,
+    "bookbuild": 3_530,
+    "benchmarks": 725,
+    "tests": 12_910,
+    "tools": 790,
 }
 """Lines of Python, which may only fall."""
 
