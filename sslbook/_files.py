@@ -64,15 +64,10 @@ def user_path(place: str | Path) -> Path:
         ) from None
 
 
-def write_bytes(target: Path, content: bytes) -> None:
-    """Write ``content`` to ``target`` through `atomic`."""
-    with atomic(target) as path:
-        path.write_bytes(content)
-
-
 def write_text(target: Path, text: str) -> None:
-    """Write ``text``, in UTF-8, to ``target`` through `atomic`."""
-    write_bytes(target, text.encode())
+    """Write ``text``, in UTF-8, to ``target`` through :func:`atomic`."""
+    with atomic(target) as path:
+        path.write_bytes(text.encode())
 
 
 def sync(path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_job_that_is_killed_or_out_of_time_ends_its_run_as_it_would_have(folde
     time.sleep(SAVE_SECONDS + 1)
     for run in (killed, late):
         os.kill(stopped[run.name], signal.SIGCONT)
-        until(lambda run=run: checkpoints.newest_step(run.folder(root)), every=0.005)
+        until(lambda run=run: checkpoints.kept(run.folder(root)), every=0.005)
         os.kill(stopped[run.name], signal.SIGSTOP)
     os.kill(stopped[killed.name], signal.SIGKILL)
     call = ["scontrol", "show", "job", job[late.name]]

@@ -16,7 +16,7 @@ from sslbook.operator.covariance import covariance_operator, intra_operator
 from sslbook.operator.layer import vec
 from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import report
-from sslbook.training.run.data import load_data
+from sslbook.training.run.step import load_data
 from sslchapters.training import layer_operators
 from sslchapters.training.layer_operators import RUNS, SUPERVISED
 from sslchapters.training.records import settings_of
