@@ -27,7 +27,7 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_260,
+    "sslbook": 8_500,
     "sslchapters": 18_360,
     "bookbuild": 3_530,
     "benchmarks": 725,
