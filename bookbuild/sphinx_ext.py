@@ -41,7 +41,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
 import sslbook
-from bookbuild import cells, markdown, notebooks
+from bookbuild import canvas, cells, markdown, notebooks
 from bookbuild.cells import TIME, opening
 from bookbuild.layout import Repository
 from bookbuild.ledger import CODE
@@ -79,6 +79,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", _annotate)
     app.connect("missing-reference", _resolve)
     cells.connect(app)
+    canvas.connect(app)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
     app.add_role("ran", Ran())
@@ -256,6 +257,8 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
         context["body"] = _mend(cells.move_set_up(markdown.without_marks(context["body"])))
     if pagename == "chapters/ledger":
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
+    if f'class="{canvas.CANVAS}"' in context.get("body", ""):
+        app.add_js_file(canvas.SCRIPT, loading_method="defer")
     without = "|mathjax|formulas" if 'class="math ' not in context.get("body", "") else ""  # 1.8 MB for no formula
     dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
     for kind in ("script_files", "css_files"):  # by file name and inline text
