@@ -22,7 +22,7 @@ import posixpath
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +222,7 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
         for box in [node for node in opening(doctree) if isinstance(node, nodes.admonition)][:1]:
             box += nodes.paragraph("", cells.time_of(notebook), classes=[TIME])
         cells.open_with_picture(doctree)
-        cells.fold_checks(doctree)
-        cells.fold_code(doctree)
+        cells.fold_sections(doctree)
         markdown.mark_cells(doctree)
 
 
@@ -403,7 +402,8 @@ def _link(rawsource: str, shown: nodes.Element, domain: str, kind: str, target: 
 
 
 def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: Mapping[str, Claim]) -> None:
-    """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
+    """Below each theorem and its like, the functions that compute it; beside its title, folded into an icon, our verdict on each
+    claim of the papers that the title names, without whose codes the title is left."""
 
     def reference(text: str, label: str) -> addnodes.pending_xref:
         return _link("", nodes.inline("", text), "std", "ref", label)
@@ -413,6 +413,13 @@ def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: M
         errata = [nodes.Text(" ("), reference("errata", claim.errata), nodes.Text(")")] if claim.errata else []
         return [reference(claim.id, entry_anchor(claim.id)), nodes.Text(f" {said}"), *errata]
 
+    def line(begin: str, between: str, items: Sequence[Sequence[nodes.Node]], end: str) -> nodes.paragraph:
+        found = nodes.paragraph("", begin, classes=["sslbook-functions"])
+        for number, item in enumerate(items):
+            found += [nodes.Text(between if number else ""), *item]
+        found += nodes.Text(end)
+        return found
+
     elements = doctree.findall(nodes.Element)
     for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
         names = sorted(computed.get(str(box["label"]), ()))
@@ -420,16 +427,26 @@ def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: M
         title = box.next_node(nodes.title)
         stated = [claims[code] for code in CODE.findall(title.astext() if title else "") if code in claims]
         content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
-        ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
-        theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
-        rows = (("In the library: ", ", ", links, "."), (theirs, "; ", [verdict(claim) for claim in stated], ours))
-        for begin, between, items, end in rows:
-            if items:
-                line = nodes.paragraph("", begin, classes=["sslbook-functions"])
-                for number, item in enumerate(items):
-                    line += [nodes.Text(between if number else ""), *item]
-                line += nodes.Text(end)
-                (content or [box])[-1].append(line)
+        if links:
+            (content or [box])[-1].append(line("In the library: ", ", ", links, "."))
+        if stated and title is not None:
+            for text in [text for text in title.findall(nodes.Text) if CODE.search(text)]:
+                text.parent.replace(text, nodes.Text(_CODES.sub("", text.astext())))
+            ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
+            theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
+            fold = nodes.container("", classes=["sslbook-claims"])
+            fold += [nodes.raw("", _ICON, format="html"), line(theirs, "; ", [verdict(c) for c in stated], ours)]
+            fold += nodes.raw("", "</details>", format="html")
+            (content or [box])[0].insert(0, fold)
+
+
+_CODES = re.compile(r"\s*·\s*(?=[A-C]-)[^)]*")
+_ICON = (
+    '<details><summary title="The paper\'s claim"><svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">'
+    '<path d="M3.5 1.5h6l3 3v10h-9zM9.5 1.5v3h3M5.5 8h5M5.5 11h5"/></svg>'
+    '<span class="sslbook-unseen">The paper\'s claim</span></summary>'
+)
+"""A page with a folded corner, and its name for those who do not see it."""
 
 
 def _resolve(

@@ -224,7 +224,12 @@ def strips(rows: Mapping[str, ArrayLike], *, height: float = 0.85, joined: bool 
         values = np.asarray(pictures, dtype=float)
         image_row(list(np.atleast_1d(band.subplots(1, len(values)))), values, signed=joined and values.min() < 0)
         if arrow:
-            look = {"arrowstyle": "-|>", "linewidth": 2.2, "mutation_scale": 16, "color": PALETTE["ink"]}
+            look: dict[str, Any] = {
+                "arrowstyle": "-|>",
+                "linewidth": 2.2,
+                "mutation_scale": 16,
+                "color": PALETTE["ink"],
+            }
             place = (0.028, 1 - 0.3 / height)
             band.add_artist(FancyArrowPatch((0.028, 1.0), place, transform=band.transSubfigure, **look))
     return fig
