@@ -250,7 +250,7 @@ def _taken(cell: nodes.container) -> list[nodes.Node]:
     for check in [raw for part in parts for raw in part.findall(nodes.raw) if _CHECK in raw.astext()]:
         opened = check.astext().replace("<details", "<details open")
         check.parent.replace(check, nodes.raw("", opened, format="html"))
-    fold.parent.remove(fold)
+    cell.remove(fold)
     if not cell.children:
         cell["classes"].append(MOVED)
     return parts
