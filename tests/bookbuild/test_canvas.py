@@ -86,7 +86,7 @@ def gap(seen: dict[str, Any]) -> float:
 
     due = wanted(seen)
     found = [matrix(seen[name]) - due[name] for name in ("operator", "between", "within")]
-    values, axes = torch.tensor(seen["values"]), torch.tensor(seen["axes"], dtype=torch.float64)
+    values, axes = (torch.tensor(seen[name], dtype=torch.float64) for name in ("values", "axes"))
     found += [torch.tensor(seen["step"], dtype=torch.float64) - due["step"], axes.T * values @ axes - due["operator"]]
     return max(float(one.abs().max()) for one in found)
 
@@ -144,7 +144,6 @@ def test_mouse_finger_and_keys_move_it_and_its_numbers_are_the_library_s(driver:
             told = driver.find_element("id", "canvas-world-said").text
             assert f"{seen['step'][0]:.2f}".replace("-", "−").replace("−0.00", "0.00") in told
     assert worst < 1e-6, f"largest difference from the library {worst:.1e}"
-    print(f"largest difference from the library {worst:.1e}")
     form.find_element("css selector", "[data-do=step]").click()
     assert numbers(driver)["weight"] != seen["weight"]
     form.find_element("css selector", "[data-do=reset]").click()
