@@ -264,7 +264,7 @@ def summary(checks: list[str]) -> str:
     many = f"{len(lines)} check" + "s" * (len(lines) > 1)
     if failed := sum(line.select_one(".sslbook-check-failed") is not None for line in lines):
         return f'<span class="sslbook-check-failed">{CROSS} {failed} of {many} failed</span>'
-    return f'<span class="sslbook-check-mark">{MARK}</span> {many} and the code'
+    return f"{MARK} {many} and the code"
 
 
 # --- the map of the book, a box for each chapter and an arrow from what it builds on; and how long each chapter takes ---
