@@ -164,7 +164,8 @@ class _Plain(MarkdownConverter):
         if "math" in kinds:
             return f"\n\n{anchor}{chr(10) if anchor else ''}{self._display(el)}\n\n"
         if CANVAS in kinds:
-            return f"\n\n*{' '.join(p.get_text() for p in el.select('p'))}*\n\n"
+            still = el.find("img")
+            return f"\n\n*{still['alt'] if still else ''} {' '.join(p.get_text() for p in el.select('p'))}*\n\n"
         if "solution" in kinds:
             return f"\n\n\ue000solution:\ue001\n\n{anchor}{text.strip()}\n\n\ue000end:\ue001\n\n"
         if "exercise" in kinds:
