@@ -14,9 +14,9 @@ for ``{numref}``. Short captions may as well stand in the metadata of the cell.
 
 A label ``(tab-…)=`` directly above a code cell numbers the table of HTML that the cell shows; the caption is the table's own.
 
-A cell tagged ``hide-cell`` holds what the book checks and a reader of the idea need not see. The bar that it folds into is made of
-the lines of its checks; behind it stand the bars, the nearest rivals, the broken variants, the reasons, and the code
-(`fold_checks`). Cells of code alone share a bar with the cell that shows something (`fold_code`).
+A cell tagged ``hide-cell`` holds what the book checks and a reader of the idea need not see. All of a section's, and the code that
+its figures fold, stand behind one thin line at the section's end, which says how many checks there are; behind it stand their
+values, the nearest rivals, the broken variants, the reasons, and the code (`fold_sections`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ PICTURE = "sslbook-picture"
 """The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
 SET_UP = "<!--set-up-->", "<!--set-up ends-->"
 """What stands in the HTML around the bar with the opening's code."""
-SEVERAL = 3
-"""So many checks have a line each in the bar of a folded cell; of more it says how many there are."""
+MOVED = "sslbook-moved"
+"""The class of what is left of a cell all of which stands behind its section's line."""
 _TABLE = re.compile(r"(<table\b[^>]*>)\s*<caption>(.*?)</caption>|<p><em>([^<]*)</em></p>(?=<table\b)", re.DOTALL)
 _SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslchapters.plots` writes them
 _CHECK = 'class="sslbook-check"'  # as `sslchapters.values` does
@@ -218,65 +218,53 @@ def _inside_figure(node: nodes.Node) -> bool:
     return node.parent is not None and (isinstance(node.parent, nodes.figure) or _inside_figure(node.parent))
 
 
-def fold_checks(doctree: nodes.document) -> None:
-    """Give neighbouring cells of checks of a notebook's resolved document tree one bar; their outputs stand above their code."""
-    bar: nodes.container | None = None
-    for cell in [cell for cell in doctree.findall(nodes.container) if is_code_cell(cell)]:
-        fold = cell.next_node(HideCodeCellNode) if "tag_hide-cell" in cell["classes"] else None
-        if fold is None:
+def fold_sections(doctree: nodes.document) -> None:
+    """Gather the checks and the folded code of each section of a notebook's resolved tree behind one line at the section's end.
+
+    They keep their order; a check stands above its code. Where a cell stood an empty one is left, which tells the reader's
+    notebook where its code belongs. A cell in a solution keeps its own bar.
+    """
+    chapter = doctree.next_node(nodes.section)
+    sections = [] if chapter is None else [node for node in chapter.children if isinstance(node, nodes.section)]
+    for section in [*sections, *([chapter] if chapter is not None else [])]:
+        cells = [cell for cell in section.findall(nodes.container) if is_code_cell(cell)]
+        cells = [cell for cell in cells if isinstance(cell.parent, nodes.section)]
+        folded = [part for cell in cells for part in _taken(cell)]
+        if not folded:
             continue
-        for check in [raw for raw in fold.findall(nodes.raw) if _CHECK in raw.astext()]:
-            opened = check.astext().replace("<details", "<details open")
-            check.parent.replace(check, nodes.raw("", opened, format="html"))
-        folded = [*fold.children[1:], fold.children[0]]
-        if bar is not None and cell.parent is bar.parent and cell.parent.index(cell) == bar.parent.index(bar) + 1:
-            cell.parent.remove(cell)
-            folded = [*bar.children[1:-1], *folded]
-        else:
-            bar = cell
         checks = [raw.astext() for node in folded for raw in node.findall(nodes.raw) if _CHECK in raw.astext()]
         raised = any("traceback" in text["classes"] for node in folded for text in node.findall(nodes.literal_block))
-        said = f'<span class="sslbook-proved-check">{CROSS} a cell failed</span>' if raised else summary(checks)
+        said = f'<span class="sslbook-check-failed">{CROSS} a cell failed</span>' if raised else summary(checks)
         opens = " open" if "sslbook-check-failed" in said else ""
         begins = nodes.raw("", f'<details class="sslbook-proved"{opens}><summary>{said}</summary>\n', format="html")
-        bar.children = []
-        bar += [begins, *folded, nodes.raw("", "</details>\n", format="html")]
+        line = nodes.container("", begins, *folded, nodes.raw("", "</details>\n", format="html"), classes=["cell"])
+        section.insert(section.index(sections[0]) if section is chapter and sections else len(section), line)
 
 
-def fold_code(doctree: nodes.document) -> None:
-    """Give a cell with folded code the bar also of the one directly above it that folds its code and shows nothing."""
-    above: nodes.container | None = None
-    code: list[nodes.Node] = []
-    for cell in [cell for cell in doctree.findall(nodes.container) if is_code_cell(cell)]:
-        fold = cell.next_node(HideCodeCellNode) if "tag_hide-input" in cell["classes"] else None
-        if fold is not None and above is not None and _before(cell) is above:
-            fold[:0] = code
-            above.parent.remove(above)
-        above, code = (cell, fold.children) if fold is not None and cell.children == [fold] else (None, [])
+def _taken(cell: nodes.container) -> list[nodes.Node]:
+    """What a cell folds, taken out of it: its code, and of a cell of checks first what it has shown."""
+    fold = cell.next_node(HideCodeCellNode)
+    if fold is None:
+        return []
+    parts = [*fold.children[1:], fold.children[0]] if "tag_hide-cell" in cell["classes"] else list(fold.children)
+    for check in [raw for part in parts for raw in part.findall(nodes.raw) if _CHECK in raw.astext()]:
+        opened = check.astext().replace("<details", "<details open")
+        check.parent.replace(check, nodes.raw("", opened, format="html"))
+    cell.remove(fold)
+    if not cell.children:
+        cell["classes"].append(MOVED)
+    return parts
 
 
 def summary(checks: list[str]) -> str:
-    """The HTML of a bar, from that of the checks (`sslchapters.values.badge`) behind it.
-
-    A line stands there without links and anchors, and in words or by one name: the claim's or its own.
-    """
-    if not checks:
-        return '<span class="sslbook-proved-quiet">Where these numbers come from</span>'
+    """The HTML of a section's line, from that of the checks (`sslchapters.values.badge`) behind it: how many there are."""
     lines = [line for check in checks for line in BeautifulSoup(check, "html.parser").select(".sslbook-check-line")]
-    if len(lines) <= SEVERAL:
-        bars = ""
-        for line in lines:
-            text = re.sub(r"</?(?:a|div)\b[^>]*>", "", str(line))
-            names = "code|strong" if "sslbook-check-what" in text else "code" if "<strong>" in text else ""
-            if names:
-                text = re.sub(rf' ?<span class="sslbook-nobreak"><({names})>[^<]*</\1></span>', "", text)
-            bars += f'<span class="sslbook-proved-check">{text}</span>'
-        return bars
+    if not lines:
+        return "The code"
+    many = f"{len(lines)} check" + "s" * (len(lines) > 1)
     if failed := sum(line.select_one(".sslbook-check-failed") is not None for line in lines):
-        return f'<span class="sslbook-proved-check">{CROSS} {failed} of {len(lines)} checks failed</span>'
-    ids = sorted({strong.get_text() for line in lines for strong in line.select("strong")})
-    claims = f": <strong>{html.escape(', '.join(ids))}</strong>" if ids else ""
-    return f'<span class="sslbook-proved-check">{MARK} {len(lines)} checks{claims}</span>'
+        return f'<span class="sslbook-check-failed">{CROSS} {failed} of {many} failed</span>'
+    return f"{MARK} {many} and the code"
 
 
 # --- the map of the book, a box for each chapter and an arrow from what it builds on; and how long each chapter takes ---

@@ -16,12 +16,14 @@ from docutils import nodes
 from markdownify import ATX, MarkdownConverter
 from myst_nb.sphinx_ import HideCodeCellNode
 
-from bookbuild.cells import PICTURE, TIME, is_code_cell
+from bookbuild.canvas import CANVAS
+from bookbuild.cells import MOVED, PICTURE, TIME, is_code_cell
 
 MARK = "sslbook-cell"
 """The element that stands in the HTML where a cell begins: ``<sslbook-cell data-cell="7"></sslbook-cell>``."""
 
 _MARKS = re.compile(rf'<({MARK}|{PICTURE}) data-cell="\d+"></\1>\n?')
+_EMPTY = re.compile(rf'<div class="[^"]*\b{MOVED}\b[^"]*">\s*</div>\n?')
 LINES = 10000
 """MyST-NB counts a notebook's lines as this many times the cell's number, from 1, plus the line."""
 # cells: most of a page
@@ -77,7 +79,7 @@ def mark_cells(doctree: nodes.document) -> None:
 
 def without_marks(body: str) -> str:
     """The HTML as it is published."""
-    return _MARKS.sub("", body)
+    return _EMPTY.sub("", _MARKS.sub("", body))
 
 
 def pieces(body: str, names: Sequence[str], site: str = "") -> list[Piece]:
@@ -161,6 +163,9 @@ class _Plain(MarkdownConverter):
             return text if el.find(MARK) is not None else self._caption(el)
         if "math" in kinds:
             return f"\n\n{anchor}{chr(10) if anchor else ''}{self._display(el)}\n\n"
+        if CANVAS in kinds:
+            still = el.find("img")
+            return f"\n\n*{still['alt'] if still else ''} {' '.join(p.get_text() for p in el.select('p'))}*\n\n"
         if "solution" in kinds:
             return f"\n\n\ue000solution:\ue001\n\n{anchor}{text.strip()}\n\n\ue000end:\ue001\n\n"
         if "exercise" in kinds:

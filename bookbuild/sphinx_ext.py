@@ -22,7 +22,7 @@ import posixpath
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
 import sslbook
-from bookbuild import cells, markdown, notebooks
+from bookbuild import canvas, cells, markdown, notebooks
 from bookbuild.cells import TIME, opening
 from bookbuild.layout import Repository
 from bookbuild.ledger import CODE
@@ -79,6 +79,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", _annotate)
     app.connect("missing-reference", _resolve)
     cells.connect(app)
+    canvas.connect(app)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
     app.add_role("ran", Ran())
@@ -221,8 +222,7 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
         for box in [node for node in opening(doctree) if isinstance(node, nodes.admonition)][:1]:
             box += nodes.paragraph("", cells.time_of(notebook), classes=[TIME])
         cells.open_with_picture(doctree)
-        cells.fold_checks(doctree)
-        cells.fold_code(doctree)
+        cells.fold_sections(doctree)
         markdown.mark_cells(doctree)
 
 
@@ -256,6 +256,8 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
         context["body"] = _mend(cells.move_set_up(markdown.without_marks(context["body"])))
     if pagename == "chapters/ledger":
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
+    if f'class="{canvas.CANVAS}"' in context.get("body", ""):
+        app.add_js_file(canvas.SCRIPT, loading_method="defer")
     without = "|mathjax|formulas" if 'class="math ' not in context.get("body", "") else ""  # 1.8 MB for no formula
     dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
     for kind in ("script_files", "css_files"):  # by file name and inline text
@@ -400,7 +402,8 @@ def _link(rawsource: str, shown: nodes.Element, domain: str, kind: str, target: 
 
 
 def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: Mapping[str, Claim]) -> None:
-    """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
+    """Below each theorem and its like, the functions that compute it; beside its title, folded into an icon, our verdict on each
+    claim of the papers that the title names, without whose codes the title is left."""
 
     def reference(text: str, label: str) -> addnodes.pending_xref:
         return _link("", nodes.inline("", text), "std", "ref", label)
@@ -410,6 +413,13 @@ def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: M
         errata = [nodes.Text(" ("), reference("errata", claim.errata), nodes.Text(")")] if claim.errata else []
         return [reference(claim.id, entry_anchor(claim.id)), nodes.Text(f" {said}"), *errata]
 
+    def line(begin: str, between: str, items: Sequence[Sequence[nodes.Node]], end: str) -> nodes.paragraph:
+        found = nodes.paragraph("", begin, classes=["sslbook-functions"])
+        for number, item in enumerate(items):
+            found += [nodes.Text(between if number else ""), *item]
+        found += nodes.Text(end)
+        return found
+
     elements = doctree.findall(nodes.Element)
     for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
         names = sorted(computed.get(str(box["label"]), ()))
@@ -417,16 +427,26 @@ def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: M
         title = box.next_node(nodes.title)
         stated = [claims[code] for code in CODE.findall(title.astext() if title else "") if code in claims]
         content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
-        ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
-        theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
-        rows = (("In the library: ", ", ", links, "."), (theirs, "; ", [verdict(claim) for claim in stated], ours))
-        for begin, between, items, end in rows:
-            if items:
-                line = nodes.paragraph("", begin, classes=["sslbook-functions"])
-                for number, item in enumerate(items):
-                    line += [nodes.Text(between if number else ""), *item]
-                line += nodes.Text(end)
-                (content or [box])[-1].append(line)
+        if links:
+            (content or [box])[-1].append(line("In the library: ", ", ", links, "."))
+        if stated and title is not None:
+            for text in [text for text in title.findall(nodes.Text) if CODE.search(text)]:
+                text.parent.replace(text, nodes.Text(_CODES.sub("", text.astext())))
+            ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
+            theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
+            fold = nodes.container("", classes=["sslbook-claims"])
+            fold += [nodes.raw("", _ICON, format="html"), line(theirs, "; ", [verdict(c) for c in stated], ours)]
+            fold += nodes.raw("", "</details>", format="html")
+            (content or [box])[0].insert(0, fold)
+
+
+_CODES = re.compile(r"\s*·\s*(?=[A-C]-)[^)]*")
+_ICON = (
+    '<details><summary title="The paper\'s claim"><svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">'
+    '<path d="M3.5 1.5h6l3 3v10h-9zM9.5 1.5v3h3M5.5 8h5M5.5 11h5"/></svg>'
+    '<span class="sslbook-unseen">The paper\'s claim</span></summary>'
+)
+"""A page with a folded corner, and its name for those who do not see it."""
 
 
 def _resolve(

@@ -26,6 +26,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.scale import LogScale, register_scale
 from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
@@ -188,12 +189,19 @@ def over_seeds(
     ax.grid(visible=False, axis="y")
 
 
-def image_row(axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | None = None) -> None:
-    """Draw grey images (n, height, width) into n axes, dark ink on white, all with one scale; `titles` below them."""
+def image_row(
+    axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | None = None, *, signed: bool = False
+) -> None:
+    """Draw grey images (n, height, width) into n axes, dark ink on white, all with one scale; `titles` below them.
+
+    `signed` images are red where they are positive and blue where they are negative.
+    """
     pictures = np.asarray(images, dtype=float)
     low, high = float(pictures.min()), float(pictures.max())
+    if signed:
+        low, high = -float(np.abs(pictures).max()), float(np.abs(pictures).max())
     for i, (ax, picture) in enumerate(zip(axes, pictures, strict=True)):
-        ax.imshow(picture, cmap="gray_r", vmin=low, vmax=high)
+        ax.imshow(picture, cmap="RdBu_r" if signed else "gray_r", vmin=low, vmax=high)
         ax.grid(visible=False)
         ax.spines[:].set_visible(False)
         ax.set(xticks=[], yticks=[])
@@ -201,15 +209,29 @@ def image_row(axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | N
             ax.set_xlabel(titles[i])
 
 
-def strips(rows: Mapping[str, ArrayLike]) -> Figure:
-    """Rows of grey images (n, height, width) below their titles, as wide as the text."""
+def strips(rows: Mapping[str, ArrayLike], *, height: float = 0.85, joined: bool = False) -> Figure:
+    """Rows of grey images (n, height, width) below their titles, as wide as the text, each `height` inches high.
+
+    `joined`: an arrow leads from each row to the next, whose title says what is done; rows with negative values are `signed`.
+    """
     import matplotlib.pyplot as plt
 
-    fig = plt.figure(figsize=(WIDTH, 0.85 * len(rows)))
+    fig = plt.figure(figsize=(WIDTH, height * len(rows)))
     bands = fig.subfigures(len(rows), 1, squeeze=False)[:, 0]
-    for band, (title, pictures) in zip(bands, rows.items(), strict=True):
-        band.suptitle(title, x=0.01, ha="left", fontsize=12.5, fontweight="bold")
-        image_row(list(np.atleast_1d(band.subplots(1, len(np.asarray(pictures))))), pictures)
+    for number, (band, (title, pictures)) in enumerate(zip(bands, rows.items(), strict=True)):
+        arrow = joined and number > 0
+        band.suptitle(title, x=0.06 if arrow else 0.01, ha="left", fontsize=12.5, fontweight="bold")
+        values = np.asarray(pictures, dtype=float)
+        image_row(list(np.atleast_1d(band.subplots(1, len(values)))), values, signed=joined and values.min() < 0)
+        if arrow:
+            look: dict[str, Any] = {
+                "arrowstyle": "-|>",
+                "linewidth": 2.2,
+                "mutation_scale": 16,
+                "color": PALETTE["ink"],
+            }
+            place = (0.028, 1 - 0.3 / height)
+            band.add_artist(FancyArrowPatch((0.028, 1.0), place, transform=band.transSubfigure, **look))
     return fig
 
 

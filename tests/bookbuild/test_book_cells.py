@@ -19,7 +19,7 @@ from PIL import Image
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-from bookbuild.cells import fold_checks, fold_code, summary
+from bookbuild.cells import MOVED, fold_sections, summary
 from sslchapters.plots import _slider_html
 from sslchapters.values import badge
 
@@ -158,57 +158,44 @@ def html_of(tree: nodes.Node) -> str:
 @pytest.mark.parametrize(
     ("checks", "said"),
     [
-        ([("a", "A-Thm3"), ("b", "A-Thm4"), ("c", None)], ["✓ A-Thm3", "✓ A-Thm4", "✓ c"]),
-        ([("a", "B-Thm8"), ("b", "A-Thm3"), ("c", "A-Thm3"), ("d", None)], ["✓ 4 checks: A-Thm3, B-Thm8"]),
-        ([], []),
+        ([strip("a"), strip("b", None)], "✓ 2 checks and the code"),
+        ([strip("a")], "✓ 1 check and the code"),
+        ([strip("a"), strip("b", below=1e-20)], "✗ 1 of 2 checks failed"),
+        ([], "The code"),
     ],
 )
-def test_up_to_three_checks_have_a_line_each(checks: list[tuple[str, str | None]], said: list[str]) -> None:
-    lines = BeautifulSoup(summary([strip(name, id) for name, id in checks]), "html.parser")
-    shown = [line.get_text(" ", strip=True).partition(" =")[0] for line in lines.select(".sslbook-proved-check")]
-    assert shown == said
-    assert bool(lines.select(".sslbook-proved-quiet")) == (not checks)
+def test_a_line_counts_its_checks(checks: list[str], said: str) -> None:
+    assert BeautifulSoup(summary(checks), "html.parser").get_text() == said
 
 
-def test_behind_the_bar_stand_the_checks_then_the_code() -> None:
-    tree = page(cell(strip("a", rejects={"sign": 1.0}), "<p>a table</p>"))
-    fold_checks(tree)
-    html = html_of(tree)
-    parts = ['<details class="sslbook-proved"><summary>', 'id="check-a"', "a table", "<pre>claim(…)</pre>"]
-    places = [*map(html.index, parts), html.rindex("</details>")]
-    assert places == sorted(places)
-    assert '<details open class="sslbook-check-rejects">' in html, "who opened the bar wants all of it"
-    assert html.count("<details") == html.count("</details>") == 2
-    assert not list(tree.findall(HideCodeCellNode)), "one thing to press, not two"
+def drawing(words: str, *shown: nodes.Node, tag: str = "hide-input") -> nodes.container:
+    fold = HideCodeCellNode(prompt_show="Show", prompt_hide="Hide", classes=["above-input"])
+    fold += nodes.container("", nodes.literal_block("", words))
+    return nodes.container("", fold, *shown, cell_index=1, classes=["cell", f"tag_{tag}"])
 
 
-def test_neighbours_share_a_bar() -> None:
-    tree = page(
-        cell(strip("a")), cell("<p>a table</p>"), cell(strip("b")), nodes.paragraph("", "text"), cell(strip("c"))
-    )
-    fold_checks(tree)
-    first, second = html_of(tree).split('<details class="sslbook-proved">')[1:]
-    assert first.index('id="check-a"') < first.index("a table") < first.index('id="check-b"')
-    assert (first.count("<pre>claim(…)</pre>"), second.count("<pre>claim(…)</pre>")) == (3, 1)
-    assert 'id="check-c"' in second
-
-
-def test_code_that_shows_nothing_is_folded_with_the_next() -> None:
-    def code(words: str, *shown: nodes.Node, tag: str = "hide-input") -> nodes.container:
-        fold = HideCodeCellNode(prompt_show="Show", prompt_hide="Hide", classes=["above-input"])
-        fold += nodes.container("", nodes.literal_block("", words))
-        return nodes.container("", fold, *shown, cell_index=1, classes=["cell", f"tag_{tag}"])
-
+def test_a_section_has_one_line_at_its_end_behind_which_checks_stand_above_their_code() -> None:
+    tree = page(cell(strip("opening")))
     drawn = nodes.container("", nodes.paragraph("", "drawn"))
-    tree = page(
-        code("one"),
-        code("two"),
-        code("three", drawn),
-        code("four"),
-        nodes.paragraph(),
-        code("five"),
-        code("six", tag="no"),
+    inner = nodes.section("", nodes.title("", "Three"), cell(strip("b")), nodes.paragraph("", "the end"))
+    kept = nodes.admonition("", cell(strip("in a solution")))
+    first = cell(strip("a", rejects={"sign": 1.0}), "<p>a table</p>")
+    second = nodes.section(
+        "", nodes.title("", "Two"), first, nodes.paragraph("", "text"), drawing("plot()", drawn), kept, inner
     )
-    fold_code(tree)
-    bars = [" ".join(block.astext() for block in bar) for bar in tree.findall(HideCodeCellNode)]
-    assert bars == ["one two three", "four", "five", "six"]
+    tree[0] += [second, nodes.section("", nodes.title("", "Four"), nodes.paragraph("", "no cells"))]
+    fold_sections(tree)
+    opening, two = html_of(tree).split('<details class="sslbook-proved">')[1:]
+    assert 'id="check-opening"' in opening
+    parts = ['id="check-a"', "a table", "<pre>claim(…)</pre>", "<pre>plot()</pre>", 'id="check-b"']
+    places = [*map(two.index, parts), two.rindex("</details>")]
+    assert places == sorted(places)
+    assert '<details open class="sslbook-check-rejects">' in two, "who opened the line wants all of it"
+    assert second.astext().index("the end") < second.astext().index("plot()"), (
+        "at the end, below the section's own sections"
+    )
+    assert drawn.astext() == "drawn"
+    assert tree[0].index(second) == 3, "the opening's line stands above the first section"
+    assert len(list(tree.findall(HideCodeCellNode))) == 1, "a solution keeps its bar"
+    left = [node for node in tree.findall(nodes.container) if MOVED in node["classes"]]
+    assert [node["cell_index"] for node in left] == [4, 4, 4], "where code belongs in the reader's notebook"

@@ -6,6 +6,7 @@ import doctest
 import re
 from pathlib import Path
 
+from bs4 import BeautifulSoup
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 
@@ -41,7 +42,7 @@ def box(title: str, label: str) -> nodes.admonition:
     return nodes.admonition("", nodes.title("", title), content, label=label)
 
 
-def test_below_a_statement_stand_its_function_and_its_verdict() -> None:
+def test_a_statement_has_its_function_below_and_the_verdict_in_an_icon() -> None:
     claims = {
         "B-F1": Claim("B-F1", "B", "a statement", "hltm", "I", "fails as stated", errata="errata-x"),
         "B-F2": Claim("B-F2", "B", "a statement", "hltm", "I", "holds with the correction"),
@@ -57,8 +58,11 @@ def test_below_a_statement_stand_its_function_and_its_verdict() -> None:
     )
     annotate(tree, functions(), claims)
     both, fails, holds, weighted, mine = (
-        [p.astext() for p in one.findall(nodes.paragraph)][1:] for one in tree.children
+        [p.astext() for p in one.findall(nodes.paragraph) if p.astext() != "A statement."] for one in tree.children
     )
+    assert [one.next_node(nodes.title).astext() for one in tree.children] == ["(Units)", "(Fails)", "(Holds)", "", ""]
+    icons = [raw.astext() for raw in tree.findall(nodes.raw) if "<summary" in raw.astext()]
+    assert [BeautifulSoup(icon, "html.parser").get_text() for icon in icons] == ["The paper's claim"] * 3
     assert both == ["The paper's claims: B-F1 fails as stated (errata); B-F2 holds as corrected here; our claim holds."]
     assert fails == ["The paper's claim B-F1 fails as stated (errata); our claim holds."]
     assert holds == ["The paper's claim B-F3 holds."]
