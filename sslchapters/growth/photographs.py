@@ -2,7 +2,7 @@
 
 A view is an augmented photograph of CIFAR-10 and, added *after* the augmentation, gratings: waves over the whole image, of one
 frequency and direction each.  The coordinate in a view is ``SIZE (MEAN + s a + u n)``: ``a`` belongs to the image, ``n`` is
-drawn for each view.  The mean is the same for all gratings: a convolutional network that averages over the image hardly tells a wave
+drawn for each view.  All gratings have the same mean: a convolutional network that averages over the image hardly tells a wave
 from its negative, so that it can learn a *contrast*, but not a number around zero.
 """
 
