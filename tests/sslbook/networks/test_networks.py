@@ -44,9 +44,9 @@ def test_what_comes_in_fits_and_is_added() -> None:
         assert convnet((2, 3, 4), size, 6, kernel=kernel)(inputs((2, size, size))).shape == (5, 6)
     net, u = residual_net(6, 2, 4, 3), inputs((6,))
     assert net(inputs((4,))).shape == (5, 3)
-    assert torch.equal(net[2](u), u + net[2].branch(u))
-    assert torch.equal(Residual(nn.ReLU(), nn.Tanh())(u), u.tanh() + u.relu())
-    assert torch.equal(Power(3)(u), u * u * u)
+    torch.testing.assert_close(net[2](u), u + net[2].branch(u))
+    torch.testing.assert_close(Residual(nn.ReLU(), nn.Tanh())(u), u.tanh() + u.relu())
+    torch.testing.assert_close(Power(3)(u), u * u * u)
 
 
 def test_random_networks_are_many_and_small() -> None:
