@@ -8,7 +8,7 @@ from its negative, so that it can learn a *contrast*, but not a number around ze
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import pi
 from pathlib import Path
@@ -29,6 +29,8 @@ from sslbook.training.objectives import objective
 from sslbook.training.run.data import SUBSET_SEED, Batches, generator
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import FACTOR, layout_of, make_optimizer
+from sslchapters.growth.dose import Response, response
+from sslchapters.intervals import Interval, mean_interval
 from sslchapters.records import kept, parts_folder, rounded
 from sslchapters.training.records import settings_of
 
@@ -355,3 +357,42 @@ def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
         "doses": DOSES,
         "of": {name: {measure: [row[measure] for row in rows] for measure in rows[0]} for name, rows in found.items()},
     }
+
+
+# -- as the page shows it ---------------------------------------------------------------------------------------------
+
+
+def gains(found: Mapping[str, Any], method: str, measure: str = "r2", place: str = "features") -> np.ndarray:
+    """What training added to ``r2`` or ``slope``, ``(seeds, 16)``: twelve gratings in the order of `DOSES`, then the controls."""
+    before = found["of"]["untrained, BYOL" if method == "BYOL" else "untrained"]
+    after, rows = found["of"][method], []
+    for order, new, old in zip(after["order"], after[measure], before[measure], strict=True):
+        gained = np.array(new[place]) - np.array(old[place])
+        rows.append(np.concatenate([gained[np.argsort(order)], gained[len(DOSES) :]]))
+    return np.stack(rows)
+
+
+def responses(found: Mapping[str, Any], method: str, measure: str = "r2", place: str = "features") -> Response:
+    """What the gains depend on, as on digits."""
+    return response(gains(found, method, measure, place), DOSES)
+
+
+def zero_of_lines(found: Mapping[str, Any], method: str, look: int) -> tuple[Interval, Interval, float]:
+    """Mean slope of the line of growth over the share with its interval, its zero with a bootstrap over seeds, mean output's share.
+
+    The zero is minus the mean value at share 0 over the mean slope; where resampled slopes change their sign its interval is wide.
+    """
+    lines = np.array([row[look][:2] for row in found["of"][method]["line"]])
+    drawn = np.random.default_rng(0).integers(len(lines), size=(9999, len(lines)))
+    slope, start = lines[drawn].mean(1).T
+    low, high = np.percentile(-start / slope, [2.5, 97.5])
+    zero = float(-lines[:, 1].mean() / lines[:, 0].mean())
+    share = float(np.mean([row[look] for row in found["of"][method]["share"]]))
+    return mean_interval(lines[:, 0]), Interval(zero, min(low, zero), max(high, zero), len(lines)), share
+
+
+def first_layer(found: Mapping[str, Any], method: str) -> np.ndarray:
+    """By seed, by how much the log of between over within of the first convolution has risen from the first look to the last."""
+    of = found["of"][method]
+    ratio = [np.array(b)[:, 0] - np.array(w)[:, 0] for b, w in zip(of["between"], of["within"], strict=True)]
+    return np.array([row[-1] - row[0] for row in ratio])
