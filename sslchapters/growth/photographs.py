@@ -377,6 +377,15 @@ def responses(found: Mapping[str, Any], method: str, measure: str = "r2", place:
     return response(gains(found, method, measure, place), DOSES)
 
 
+def verdict(leads: Sequence[Interval]) -> str:
+    """By the rule of `data/predictions/growth.md`, of the share's lead over the amount in several measures."""
+    if min(lead.low for lead in leads) > 0.15:
+        return "share wins"
+    if min(lead.low for lead in leads) > 0:
+        return "share leads"
+    return "amount leads" if max(lead.high for lead in leads) < 0 else "not decided"
+
+
 def zero_of_lines(found: Mapping[str, Any], method: str, look: int) -> tuple[Interval, Interval, float]:
     """Mean slope of the line of growth over the share with its interval, its zero with a bootstrap over seeds, mean output's share.
 
