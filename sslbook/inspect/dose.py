@@ -39,7 +39,8 @@ class DoseResponse:
     @property
     def share(self) -> np.ndarray:
         """The share of each direction's variance that survives augmentation."""
-        return self.shared / (self.shared + self.unshared)
+        share: np.ndarray = self.shared / (self.shared + self.unshared)
+        return share
 
     @property
     def slopes(self) -> tuple[float, float]:
@@ -141,7 +142,9 @@ def dose(
         batch = images[numbers.to(images.device)]
         seen = batch if view is None else view(batch)
         noise = torch.randn(len(batch), len(DOSES), generator=random, dtype=torch.float64, device="cpu")
-        return seen + torch.tensordot((a[numbers.cpu()] * s2.sqrt() + noise * u2.sqrt()).to(seen), patterns.to(seen), 1)
+        coordinates = a[numbers.cpu()] * s2.sqrt() + noise * u2.sqrt()
+        planted: Tensor = seen + torch.tensordot(coordinates.to(seen), patterns.to(seen), 1)
+        return planted
 
     trained = copied(net)
     with default_device_of(images), seeded(seed):

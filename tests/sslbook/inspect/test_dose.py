@@ -51,7 +51,7 @@ def test_the_simple_loss_grows_the_amount_and_its_law_is_exact() -> None:
 
 def test_the_law_of_the_share_grows_what_exceeds_the_output_s_share() -> None:
     generator = torch.Generator().manual_seed(1)
-    answer = found(step(share_law), view=lambda x: x + 0.6 * torch.randn(x.shape, generator=generator, dtype=x.dtype))  # type: ignore[arg-type]
+    answer = found(step(share_law), view=lambda x: x + 0.6 * torch.randn(x.shape, generator=generator, dtype=x.dtype))
     total = answer.shared + answer.unshared
     c = (answer.shared.sum() + 20) / (total.sum() + 20 * 1.36)  # white images, white noise on them, orthogonal columns
     grown = answer.growth / (2 * RATE)
