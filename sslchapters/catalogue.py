@@ -16,7 +16,9 @@ RECORDERS: dict[str, str] = {
         "audit.byol": "byol-average byol-average-cifar10 byol-batchless byol-cifar10 byol-digits byol-resets",
         "covariance.runs": "covariance-cifar10 covariance-runs",
         "emergence.runs": "emergence-two-layer",
-        "growth.records": "growth-dose growth-order growth-photographs growth-zero",
+        "growth.records": "growth-dose growth-zero",
+        "audit.order": "growth-order",
+        "audit.photographs": "growth-photographs",
         "audit.hltm": "hltm-narrow hltm-narrow-mixed hltm-norms hltm-norms-printed hltm-tables",
         "audit.modulation": "modulation-alone modulation-contested modulation-filters modulation-page"
         " modulation-seeds modulation-tables",

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from sslchapters.growth import order, photographs
 from sslchapters.growth.dose import METHODS, TIMES, train
 from sslchapters.growth.zero import STATES, measured
 from sslchapters.records import parts_folder, rounded
@@ -61,6 +60,4 @@ def zeros(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
 STUDIES = {
     "growth-dose": Study(doses, tuple(range(24))),
     "growth-zero": Study(zeros, tuple(range(200))),
-    "growth-order": Study(order.values, tuple(range(200, 320))),
-    "growth-photographs": Study(photographs.values, tuple(range(1, 7))),
 }

@@ -12,7 +12,8 @@ from sslbook._random import Streams
 from sslbook.images.datasets import Dataset
 from sslbook.training.augment import PIPELINES, apply
 from sslbook.training.run.data import Batches
-from sslchapters.growth import dose, order, photographs, records, zero
+from sslchapters.audit import order, photographs
+from sslchapters.growth import dose, records, zero
 from sslchapters.intervals import Interval
 
 

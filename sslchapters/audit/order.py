@@ -35,7 +35,7 @@ from sslchapters.hltm.runs import (
 )
 from sslchapters.intervals import Interval, mean_interval
 from sslchapters.records import parts_folder, rounded
-from sslchapters.sweep import sweep
+from sslchapters.sweep import Study, sweep
 
 LOWER = (0.7, 0.5)
 """Polarities are drawn from here to 1."""
@@ -117,3 +117,6 @@ def ranked(of: dict[str, Any], depth: int, outcome: str = "gain") -> dict[str, I
         pairs = [(x, y) for x, y in zip(known[name], result, strict=True) if np.ptp(x) > 0 and np.ptp(y) > 0]
         found[name] = mean_interval(np.array([stats.spearmanr(x, y).statistic for x, y in pairs]))
     return found
+
+
+STUDIES = {"growth-order": Study(values, tuple(range(200, 320)))}

@@ -32,6 +32,7 @@ from sslbook.training.run.step import FACTOR, layout_of, make_optimizer
 from sslchapters.growth.dose import Response, response
 from sslchapters.intervals import Interval, mean_interval
 from sslchapters.records import kept, parts_folder, rounded
+from sslchapters.sweep import Study
 from sslchapters.training.records import settings_of
 
 SIZE, MEAN = 0.15, 1.5
@@ -406,3 +407,6 @@ def first_layer(found: Mapping[str, Any], method: str) -> np.ndarray:
     of = found["of"][method]
     ratio = [np.array(b)[:, 0] - np.array(w)[:, 0] for b, w in zip(of["between"], of["within"], strict=True)]
     return np.array([row[-1] - row[0] for row in ratio])
+
+
+STUDIES = {"growth-photographs": Study(values, tuple(range(1, 7)))}
