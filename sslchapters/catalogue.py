@@ -17,6 +17,8 @@ RECORDERS: dict[str, str] = {
         "covariance.runs": "covariance-cifar10 covariance-runs",
         "emergence.runs": "emergence-two-layer",
         "growth.records": "growth-dose growth-zero",
+        "audit.order": "growth-order",
+        "audit.photographs": "growth-photographs",
         "audit.hltm": "hltm-narrow hltm-narrow-mixed hltm-norms hltm-norms-printed hltm-tables",
         "audit.modulation": "modulation-alone modulation-contested modulation-filters modulation-page"
         " modulation-seeds modulation-tables",

@@ -81,6 +81,13 @@ def pretrained(g: Given) -> Tensor:
 OPERATOR = (lambda op, w: op.apply(w), lambda op, w: op.apply_transpose(w), lambda op, w: op.to_scipy() @ np.ones(36), *(
     lambda op, w, name=name: getattr(op, name)() for name in ("exact_update", "euler_gap", "trace", "dense", "bottom_eigenpairs")),
     lambda op, w: op.top_eigenpairs(2).values)  # fmt: skip
+PLANTED = torch.rand(32, 16, generator=torch.Generator().manual_seed(0))
+
+
+def step_of(net: torch.nn.Module, draw: Callable[[Tensor], Tensor]) -> None:
+    net[0].weight.data += 0.1 * net[0].weight.data @ draw(torch.arange(32)).mT @ draw(torch.arange(32)) / 32  # type: ignore[index, operator]
+
+
 OWN = partial(LOSSES["info_nce"].value, temperature=0.5)
 BATCH = ("clip", "sigmoid_pairs", "barlow_twins", "vicreg", "spectral_contrastive", "info_nce")
 CALLS: dict[str, Callable[[Given], Any]] = {
@@ -90,6 +97,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "products": lambda g: [*(ask(g.op, g.weight) for ask in OPERATOR), g.pairs.directions(), g.pairs.share(g.weight)],
     "inspect_network": lambda g: [(*layer.values, *(share.value for share in layer.step.values()))
                                   for layer in sslbook.inspect_network(g.net, g.data, views=2, k=2).layers],
+    "dose": lambda g: torch.from_numpy(sslbook.dose(sslbook.mlp((16, 3)), PLANTED, lambda net, draw: step_of(net, draw)).growth),
     "contrastive": lambda g: [bound(LOSSES[name].value)(g.z.movedim(0, 1)) for name in ("simple", *BATCH)],
     "pair_distances, info_nce, soft_triplet, partials": lambda g: [(r, loss(*r), sslbook.partials(loss, *r)) for loss in (
         partial(sslbook.info_nce, temperature=0.5), partial(sslbook.soft_triplet, temperature=0.5))

@@ -41,6 +41,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Settings": (sslbook.Settings, {"lr": -1.0}),
     "contrastive": (partial(sslbook.contrastive, X, X.flip(0)), {"loss": "infonce"}),
     "covariance_operator": (operator, {"views": VIEWS[0]}),
+    "dose": (partial(sslbook.dose, torch.nn.Flatten(), torch.rand(32, 16), lambda net, draw: None), {"strength": 0.0}),
     "effective_rank": (sslbook.effective_rank, {"features": X * torch.nan}),
     "embed": (partial(sslbook.embed, lambda x: x.flatten(1), IMAGES, PIPELINE), {"batch": 0}),
     "info_nce": (partial(sslbook.info_nce, **DISTANCES), {"temperature": 0.0}),

@@ -218,10 +218,10 @@ class Response:
         return Interval(mean, min(float(low), mean), max(float(high), mean), n)
 
 
-def response(growth: Tensor | np.ndarray) -> Response:
-    """Of the growth of `DOSES` and what else was planted, ``(R, 16 or more)``."""
-    s2, u2 = np.array(DOSES).T
-    rows = np.asarray(growth, dtype=np.float64)[:, : len(DOSES)]
+def response(growth: Tensor | np.ndarray, doses: Sequence[tuple[float, float]] = DOSES) -> Response:
+    """Of the growth of directions of these ``doses`` and, behind them, of what else was planted: ``(R, 16 or more)``."""
+    s2, u2 = np.array(doses).T
+    rows = np.asarray(growth, dtype=np.float64)[:, : len(doses)]
     slopes = np.linalg.lstsq(np.stack([np.log(s2), np.log(u2), np.ones_like(s2)], 1), rows.T, rcond=None)[0]
     amount, share = (np.array([stats.spearmanr(row, dose).statistic for row in rows]) for dose in (s2, s2 / (s2 + u2)))
     return Response(amount, share, slopes[0], slopes[1])

@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from sslbook._random import Streams
+from sslbook.images.datasets import Dataset
+from sslbook.training.augment import PIPELINES, apply
+from sslbook.training.run.data import Batches
+from sslchapters.audit import order, photographs
 from sslchapters.growth import dose, records, zero
+from sslchapters.intervals import Interval
 
 
 def test_planted_directions_have_their_doses_and_seeds_their_own_streams() -> None:
@@ -38,3 +43,57 @@ def test_records_hold_every_cell_and_a_linear_network_s_zero_is_its_share(tmp_pa
     assert set(found["growth"]) == set(dose.METHODS)
     linear = zero.measured(range(6), "linear", batches=20)
     assert float((linear["zero"] - linear["output"]).abs().mean()) < 0.08
+
+
+def test_gratings_have_unit_size_and_their_doses_and_a_probe_reads_what_is_there() -> None:
+    waves = torch.cat([photographs.gratings(photographs.WAVES, 3), photographs.gratings(photographs.NEW, 3)])
+    products = torch.einsum("aij,bij->ab", waves, waves) / 32**2
+    torch.testing.assert_close(products, torch.eye(len(waves)), atol=1e-5, rtol=0)
+    pixels = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = Dataset(pixels, torch.arange(64) % 10, "noise", 10)
+    planted, batches = photographs.Planted(images, 5), Batches(64, 64, 5)
+    coordinates = []
+    for step in range(40):
+        index, one, two = planted.batch(batches, step)
+        plain_ = [apply(pixels[index], PIPELINES["cifar10"], drawn) for drawn in batches.at(step)[1:]]
+        seen = [
+            ((x - y).mean(1)[:, None] * planted.waves).mean((2, 3)) for x, y in zip((one, two), plain_, strict=True)
+        ]
+        coordinates.append(torch.stack(seen) / photographs.SIZE - photographs.MEAN)
+    x = torch.stack(coordinates)
+    doses = torch.tensor([*(photographs.DOSES[place] for place in planted.order), *photographs.CONTROLS])
+    torch.testing.assert_close((x[:, 0] * x[:, 1]).mean((0, 1)), doses[:, 0], atol=0.12, rtol=0)
+    torch.testing.assert_close((x[:, 0] - x[:, 1]).square().mean((0, 1)) / 2, doses[:, 1], atol=0.06, rtol=0)
+    z = torch.randn(3000, 8, generator=torch.Generator().manual_seed(1))
+    read = photographs.r_squared(z, torch.stack([z[:, 0] + z[:, 3], torch.randn(3000)], 1))
+    assert read[0] > 0.98 > 0.1 > read[1]
+
+
+def test_gains_stand_in_the_order_of_doses_and_the_rule_is_the_committed_one() -> None:
+    places = torch.randperm(12, generator=torch.Generator().manual_seed(2)).tolist()
+    s2 = [photographs.DOSES[place][0] for place in places] + [0.0] * 4
+    row = {"order": places, "r2": {"features": s2}}
+    of = {
+        "untrained": {"r2": [{"features": [0.0] * 16}] * 2},
+        "labels": {name: [part] * 2 for name, part in row.items()},
+    }
+    np.testing.assert_allclose(photographs.gains({"of": of}, "labels")[0, :12], np.array(photographs.DOSES)[:, 0])
+    found = photographs.responses({"of": of}, "labels")
+    assert found.amount == pytest.approx(1)
+    assert (found.by_unshared < 1e-9).all()
+    intervals = {
+        "share wins": (0.2, 0.5),
+        "share leads": (0.1, 0.5),
+        "not decided": (-0.1, 0.5),
+        "amount leads": (-0.5, -0.1),
+    }
+    for said, (low, high) in intervals.items():
+        assert photographs.verdict([Interval((low + high) / 2, low, high, 3)] * 2) == said
+
+
+def test_the_order_of_learning_is_ranked_within_a_tree() -> None:
+    block = np.random.default_rng(0).random((5, 4))
+    start = 0.9 - 0.5 * block
+    course = start[:, None] + block[:, None] * np.linspace(0, 0.1, 10)[:, None]
+    found = order.ranked({"block 2": block, "rate 2": -block, "correlation 2": course}, 2)
+    assert [found[name].mean for name in order.PREDICTORS] == pytest.approx([1, -1, 1])

@@ -1,0 +1,76 @@
+"""Planted features: a linear network trained by an exact law grows as the law says, and the answer says which law it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sslbook.inspect.dose import DoseResponse, Draw, dose
+
+N, RATE = 4096, 0.02
+IMAGES = torch.randn(N, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def step(of: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[nn.Module, Draw], None]:
+    """A small step ``W += RATE W M`` with a matrix made of W and of the covariances of views, between images and in all."""
+
+    def train(net: nn.Module, draw: Draw) -> None:
+        one, two = (x - x.mean(0) for x in (draw(torch.arange(N)), draw(torch.arange(N))))
+        between, whole = (one.mT @ two + two.mT @ one) / (2 * N), (one.mT @ one + two.mT @ two) / (2 * N)
+        weight = net.get_parameter("weight")
+        weight.data += RATE * weight.data @ of(weight.data, between, whole)
+
+    return train
+
+
+def share_law(w: Tensor, between: Tensor, whole: Tensor) -> Tensor:
+    c = (w @ between @ w.mT).trace() / (w @ whole @ w.mT).trace()
+    return between - c * whole
+
+
+def found(train: Callable[[nn.Module, Draw], object], **chosen: object) -> DoseResponse:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Linear(20, 400, bias=False).double()  # so many outputs that its columns are nearly orthogonal
+    before = net.weight.clone()
+    answer = dose(net, IMAGES, train, **chosen)  # type: ignore[arg-type]
+    assert torch.equal(net.weight, before), "a copy is trained"
+    return answer
+
+
+def test_the_simple_loss_grows_the_amount_and_its_law_is_exact() -> None:
+    answer = found(step(lambda w, between, whole: between))
+    excess = answer.growth / (2 * RATE) - answer.shared
+    assert float(excess.std()) < 0.15 * answer.shared.std()
+    assert abs(answer.slopes[1] / answer.slopes[0]) < 0.15
+    assert str(answer).startswith("This training ranks features by the amount that survives")
+
+
+def test_the_law_of_the_share_grows_what_exceeds_the_output_s_share() -> None:
+    generator = torch.Generator().manual_seed(1)
+    answer = found(step(share_law), view=lambda x: x + 0.6 * torch.randn(x.shape, generator=generator, dtype=x.dtype))
+    total = answer.shared + answer.unshared
+    c = (answer.shared.sum() + 20) / (total.sum() + 20 * 1.36)  # white images, white noise on them, orthogonal columns
+    grown = answer.growth / (2 * RATE)
+    law = answer.shared - c * total
+    for other, small in ((law, True), (answer.shared, False), (answer.shared - total / 2, False), (-total, False)):
+        assert bool((grown - other).std() < 0.15 * law.std()) == small
+    assert str(answer).startswith("This training ranks features by the share that survives")
+
+
+def test_no_training_amplifies_neither_and_the_picture_has_the_grid() -> None:
+    answer = found(lambda net, draw: None)
+    assert (answer.growth == 0).all() or abs(answer.growth).max() < 1e-12
+    assert answer.plot().axes[0].images[0].get_array().shape == (4, 4)  # type: ignore[union-attr]
+    drawn = DoseResponse(answer.shared, answer.unshared, -answer.shared)
+    assert str(drawn).startswith("This training amplifies neither")
+
+
+def test_what_cannot_be_planted_is_refused() -> None:
+    with pytest.raises(ValueError, match="images must be 32 or more finite ones of 16 or more numbers"):
+        dose(nn.Flatten(), torch.zeros(4, 20), lambda net, draw: None)
+    with pytest.raises(TypeError, match="train must be a function"):
+        dose(nn.Flatten(), torch.zeros(40, 20), "simclr")  # type: ignore[arg-type]
