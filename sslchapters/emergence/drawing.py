@@ -1,0 +1,71 @@
+"""Figures of the chapter: responses over time, the exchanged square, the energy over the angle of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from sslchapters import world
+from sslchapters.emergence.ring import PATTERNS
+from sslchapters.plots import PALETTE
+
+STYLES = ("-", "--", ":")
+BIG = {"markersize": 12, "zorder": 5, "markeredgewidth": 2}
+
+
+def responses(ax: Axes, paths: Tensor, hues: Mapping[str, str]) -> None:
+    """Responses ``(times, 3)`` to the patterns but the first, each curve named at its end, those that are alike together."""
+    last = paths[-1].tolist()
+    for k, pattern in enumerate(PATTERNS[1:]):
+        ax.plot(paths[:, k], STYLES[k], color=hues[pattern])
+    for height in sorted(set(np.round(last, 1))):
+        names = [pattern for pattern, value in zip(PATTERNS[1:], last, strict=True) if round(value, 1) == height]
+        color = hues[names[0]] if len(names) == 1 else PALETTE["ink"]
+        place = (len(paths) - 1, min(float(height), 3.9))
+        ax.annotate(", ".join(names), place, (0, 6), textcoords="offset points", ha="right", color=color)
+
+
+def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) -> None:
+    """The square with its partners exchanged, the images' (gated) means, and with a ``weight`` its gate and the step."""
+    flat, step = points.numpy(), None
+    look: dict[str, Any] = {"words": False, "springs": np.zeros((4, 4)), "names": ("", ""), "reach": 2.0}
+    if weight is not None:
+        w, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
+        step = 2.5 * apart * (apart @ weight.numpy()) / 4
+        look |= {"weight": w, "arrow": {"step": step}, "gate": (w, 0.0)}
+    world.draw(ax, flat, **look)
+    for image, name in zip(flat, "AB", strict=True):
+        for x, y in image:
+            ax.annotate(name, (x, y), (1.3 * x, 1.3 * y), ha="center", va="center")
+    for mean, fill in zip(means.tolist(), (PALETTE["blue"], "white"), strict=True):
+        ax.plot(*mean, "D", markerfacecolor=fill, markeredgecolor=PALETTE["blue"], **BIG)
+    said = "mean of A, mean of B" if weight is None else ""
+    ax.annotate(said, (0, -0.45), ha="center", color=PALETTE["blue"])
+    if weight is not None:
+        for mean, name, down in zip(means.tolist(), "AB", (-0.02, -0.02), strict=True):
+            ax.annotate(
+                f"mean of {name}", (mean[0] - 0.22, mean[1] + down), ha="right", va="center", color=PALETTE["blue"]
+            )
+    ax.set(xlabel="first pixel", ylabel="second pixel" if weight is None else "")
+
+
+def energy(ax: Axes, degrees: ArrayLike, height: NDArray[np.float64]) -> None:
+    r"""The energy :math:`\gamma^2` over the weights' angle, its ridges, which way it is climbed, and what each quarter does."""
+    ax.plot(degrees, height, color=PALETTE["ink"])
+    for at, name in ((135, "01 alone"), (315, "10 alone")):
+        ax.plot(at, 0.5, "o", color=PALETTE["vermilion"], markersize=9)
+        ax.annotate(name, (at, 0.5), (0, 10), textcoords="offset points", ha="center", color=PALETTE["vermilion"])
+        for side in (-1, 1):
+            start, end = at + 34 * side, at + 16 * side
+            rise = [float(np.interp(x, np.asarray(degrees), height)) for x in (start, end)]
+            arrow = {"arrowstyle": "-|>", "color": PALETTE["blue"], "linewidth": 2.2}
+            ax.annotate("", (end + 6 * side, rise[1]), (start + 6 * side, rise[0]), arrowprops=arrow)
+    for at, word in ((45, "stuck:\n01, 10 and 11"), (225, "dead:\nnothing")):
+        ax.annotate(word, (at, 0.02), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=11)
+    ax.set(xlim=(0, 360), ylim=(-0.02, 0.65), xticks=range(0, 361, 45), yticks=(0, 0.25, 0.5))
+    ax.set(xlabel="angle of the weights", ylabel=r"energy $\gamma^2$")
