@@ -36,8 +36,8 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
     look: dict[str, Any] = {"words": False, "springs": np.zeros((4, 4)), "names": ("", ""), "reach": 2.0}
     if weight is not None:
         w, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
-        step = 2.5 * apart * (apart @ weight.numpy()) / 4
-        look |= {"weight": w, "arrow": {"step": step}, "gate": (w, 0.0)}
+        step = 1.4 * apart * (apart @ weight.numpy()) / 4
+        look |= {"weight": w, "arrow": {"": step}, "gate": (w, 0.0)}
     world.draw(ax, flat, **look)
     for image, name in zip(flat, "AB", strict=True):
         for x, y in image:
@@ -47,10 +47,11 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
     said = "mean of A, mean of B" if weight is None else ""
     ax.annotate(said, (0, -0.45), ha="center", color=PALETTE["blue"])
     if weight is not None:
-        for mean, name, down in zip(means.tolist(), "AB", (-0.02, -0.02), strict=True):
+        for mean, name, up in zip(means.tolist(), "AB", (0.28, 0.0), strict=True):
             ax.annotate(
-                f"mean of {name}", (mean[0] - 0.22, mean[1] + down), ha="right", va="center", color=PALETTE["blue"]
+                f"mean of {name}", (mean[0] - 0.35, mean[1] + up), ha="right", va="center", color=PALETTE["blue"]
             )
+        ax.annotate("step", (1.12, 0.62), color=PALETTE["green"])
     ax.set(xlabel="first pixel", ylabel="second pixel" if weight is None else "")
 
 
