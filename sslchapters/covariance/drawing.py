@@ -39,10 +39,11 @@ def rising_cosines(ax: Axes, found: Agreement, wrong: str, colors: Colors) -> No
     """Cosines of mean steps with the operator's and with a wrong operator's prediction, by the number of batches averaged."""
     for size, row in zip(found.batches, found.cosines[OPERATOR], strict=True):
         ax.plot([size] * len(row), row, ".", color=colors["blue"], alpha=0.3)
-    for name, style, color, above in ((OPERATOR, "-", "blue", 7), (wrong, ":", "vermilion", -14)):
+    lines = ((OPERATOR, OPERATOR, "-", "blue", 7), (wrong, "best wrong one", ":", "vermilion", -18))
+    for name, label, style, color, above in lines:
         ax.plot(found.batches, found.of(name), style, color=colors[color])
         place = (found.batches[-1], float(found.of(name)[-1]))
-        ax.annotate(name, place, textcoords="offset points", xytext=(0, above), ha="right", color=colors[color])
+        ax.annotate(label, place, textcoords="offset points", xytext=(0, above), ha="right", color=colors[color])
     ax.set(xscale="log", xlabel="batches averaged", ylabel="cosine", ylim=(-0.3, 1.15))
     ax.set_xticks(found.batches, [str(b) for b in found.batches])
     ax.minorticks_off()

@@ -376,6 +376,15 @@ def normalized_gaps(it: Instance) -> Iterator[Comparison]:
     yield "broken: connections not scaled", _times(k1, project_out(one.output, lifted(k1 - k2, w))), truth
 
 
+@over(_layers("power"))
+def power_directions(it: Instance) -> Iterator[Comparison]:
+    """With powers as activations and l2-normalised outputs, autograd's gradient along the weights; broken with plain outputs."""
+    scale = connection(it.net, it.layer, it.x1).flatten(1) / it.net(it.x1).detach().norm(dim=1, keepdim=True)
+    for name, normalize in (("gradient along the weights", True), ("broken: along the weights without projection", False)):
+        gradient = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=normalize)
+        yield name, _along(it.weight, gradient, scale if normalize else gradient), None
+
+
 def _along(weight: Tensor, gradient: Tensor, scale: Tensor) -> float:
     """Largest component of a gradient along the weights, over the batch, in units of the largest ``scale``."""
     return float((gradient @ vec(weight)).abs().max() / (scale.norm(dim=1).max() * weight.norm()))

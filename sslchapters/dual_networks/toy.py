@@ -67,11 +67,12 @@ def draw_step(axes: Sequence[Axes], rate: float, *, colors: Mapping[str, str]) -
         _draw_tower(ax, net, x, color=colors["blue"], ink=colors["ink"])
         ax.set_title(name)
     rates = [0.2 * k / 80 for k in range(81)]
-    axes[2].plot(rates, [float(distance(stepped(t))) for t in rates], label="real")
-    axes[2].plot(rates, [frozen(t) for t in rates], "--", label="frozen gates")
+    axes[2].plot(rates, [float(distance(stepped(t))) for t in rates], color=colors["blue"])
+    axes[2].plot(rates, [frozen(t) for t in rates], "--", color=colors["vermilion"])
+    for word, place, color in (("frozen gates", (0.2, 0.42), "vermilion"), ("real", (0.2, -0.09), "blue")):
+        axes[2].text(*place, word, ha="right", va="bottom", color=colors[color])
     axes[2].plot(rate, float(distance(net)), "o", color=colors["blue"])
-    axes[2].set(xlabel=r"step $\eta$", title="distance r", ylim=(-0.1, 2.2))
-    axes[2].legend()
+    axes[2].set(xlabel=r"step $\eta$", title="distance r", ylim=(-0.15, 2.2))
 
 
 def _draw_tower(ax: Axes, net: nn.Sequential, x: Tensor, *, color: str, ink: str) -> None:

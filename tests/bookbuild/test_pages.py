@@ -443,13 +443,13 @@ ANSWERS = {
     ],
     "BatchNorm": ["questions.html#what-does-batchnorm-do"],
     "why does BYOL not collapse": ["questions.html#why-does-byol-not-collapse"],
-    "InfoNCE": ["covariance.html#infonce-and-triplets-a-weighted-covariance"],
+    "InfoNCE": ["details_operators_today.html#infonce-and-triplets-a-weighted-covariance"],
     "stop-gradient": ["byol.html#stop-gradient"],
     "temperature": ["landscape.html#linear-filters-and-temperature"],
     "Theorem 6": ["hltm.html#what-survives-from-the-root", "errata.html#theorem-6-the-statement-and-its-proof"],
-    "eq 56": ["covariance.html#normalised-outputs"],
-    "A-Thm3": ["covariance.html#one-covariance-moves-every-layer"],
-    "neural tangent kernel": ["covariance.html#is-it-the-neural-tangent-kernel"],
+    "eq 56": ["details_covariance.html#normalised-outputs"],
+    "A-Thm3": ["covariance.html#one-covariance-moves-the-weights"],
+    "neural tangent kernel": ["details_covariance.html#is-it-the-neural-tangent-kernel"],
 }
 FOUND = """
 return [...document.querySelectorAll('#search-results ul.search > li')].map(row => [
