@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,26 +18,25 @@ BIG = {"markersize": 12, "zorder": 5, "markeredgewidth": 2}
 
 
 def responses(ax: Axes, paths: Tensor, hues: Mapping[str, str]) -> None:
-    """Responses ``(times, 3)`` to the patterns but the first, each curve named at its end, those that are alike together."""
-    last = paths[-1].tolist()
+    """Responses ``(times, 3)`` to 01, 10 and 11, each curve named at its end; those that end close together share a label."""
     for k, pattern in enumerate(PATTERNS[1:]):
         ax.plot(paths[:, k], STYLES[k], color=hues[pattern])
-    for height in sorted(set(np.round(last, 1))):
-        names = [pattern for pattern, value in zip(PATTERNS[1:], last, strict=True) if round(value, 1) == height]
+    ends = sorted(zip(paths[-1].tolist(), PATTERNS[1:], strict=True))
+    groups = [ends[:1]]
+    for end in ends[1:]:
+        groups[-1].append(end) if end[0] - groups[-1][-1][0] < 0.3 else groups.append([end])
+    for group in groups:
+        names = sorted(pattern for _, pattern in group)
         color = hues[names[0]] if len(names) == 1 else PALETTE["ink"]
-        place = (len(paths) - 1, min(float(height), 3.9))
+        place = (len(paths) - 1, min(group[-1][0], 3.9))
         ax.annotate(", ".join(names), place, (0, 6), textcoords="offset points", ha="right", color=color)
 
 
 def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) -> None:
     """The square with its partners exchanged, the images' (gated) means, and with a ``weight`` its gate and the step."""
-    flat, step = points.numpy(), None
-    look: dict[str, Any] = {"words": False, "springs": np.zeros((4, 4)), "names": ("", ""), "reach": 2.0}
-    if weight is not None:
-        w, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
-        step = 1.4 * apart * (apart @ weight.numpy()) / 4
-        look |= {"weight": w, "arrow": {"": step}, "gate": (w, 0.0)}
-    world.draw(ax, flat, **look)
+    flat = points.numpy()
+    gate = None if weight is None else (weight.numpy(), 0.0)
+    world.draw(ax, flat, springs=np.zeros((4, 4)), gate=gate, words=False, names=("", ""))
     for image, name in zip(flat, "AB", strict=True):
         for x, y in image:
             ax.annotate(name, (x, y), (1.3 * x, 1.3 * y), ha="center", va="center")
@@ -51,7 +49,13 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
             ax.annotate(
                 f"mean of {name}", (mean[0] - 0.35, mean[1] + up), ha="right", va="center", color=PALETTE["blue"]
             )
+        tip, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
+        step = 1.4 * apart * (apart @ weight.numpy()) / 4
+        for start, end, color in ((0 * tip, tip, "ink"), (tip, tip + step, "green")):
+            arrow = {"arrowstyle": "-|>", "color": PALETTE[color], "linewidth": 2.4, "shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", end, start, arrowprops=arrow | {"mutation_scale": 15}, zorder=6)
         ax.annotate("step", (1.12, 0.62), color=PALETTE["green"])
+        ax.annotate("$w$", (0.8, 0.1), color=PALETTE["ink"])
     ax.set(xlabel="first pixel", ylabel="second pixel" if weight is None else "")
 
 
