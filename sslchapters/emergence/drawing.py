@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from sslchapters.emergence.ring import PATTERNS
 from sslchapters.plots import PALETTE
 
 STYLES = ("-", "--", ":")
-BIG = {"markersize": 12, "zorder": 5, "markeredgewidth": 2}
+BIG: dict[str, Any] = {"markersize": 12, "zorder": 5, "markeredgewidth": 2}
 
 
 def responses(ax: Axes, paths: Tensor, hues: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -148,14 +149,14 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     return {name: max(each) if name in most else min(each) for name, each in found.items()}
 
 
-_OF_DISTANCES: dict[str, dict[str, float]] = {
+_OF_DISTANCES: dict[str, dict[str, Any]] = {
     "simple": {},
     "soft_triplet": {"temperature": 0.7},
     "info_nce": {"temperature": 0.7},
 }
 
 
-def _of_distances(z: Tensor, *, loss: str, **numbers: float) -> Tensor:
+def _of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
     first, second = z.unbind(-2)
     return pairs.contrastive(first, second, loss, normalize=False, **numbers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ SQUARE = torch.tensor([[[1, 1], [1, -1]], [[-1, -1], [-1, 1]]], dtype=torch.floa
 """The world's views as outputs, (2, 2, 2), in the order of the chapter's example: views 1 and 2 of image A, 3 and 4 of image B."""
 
 
-def of_distances(z: Tensor, *, loss: str, **numbers: float) -> Tensor:
+def of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
     """A loss of half squared distances between the outputs as they are; negatives are all views of other images."""
     first, second = z.unbind(-2)
     return pairs.contrastive(first, second, loss, normalize=False, **numbers)
