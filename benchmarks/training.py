@@ -2,7 +2,6 @@
 
 augment: our batches of views against one image after another with Pillow, the same views.
 step: a training step, beside the device's own rate of multiplication.
-capture: a step eagerly, as a CUDA graph, and compiled.
 epoch: steps of the real loop, with augmentation; and what looking costs, as a share of the training between two looks.
 lightly: the same steps beside those of the package lightly, with torchvision's transforms, where both are installed.
 """
@@ -143,18 +142,6 @@ def step(least: float) -> list[Row]:
     ]
 
 
-def capture(least: float) -> list[Row]:
-    """The same steps eagerly, as a CUDA graph and compiled, each beside the first; a processor has no graph."""
-    part, taken = f"capture: steps of {SETTINGS.batch} images, width {SETTINGS.networks.width}, {PLACE}", {}
-    for kind in ("none", "graph", "compile", "both") if CUDA else ("none", "compile"):
-        try:
-            taken[kind] = loop(replace(SETTINGS, capture=kind), IMAGES)[2](least)
-        except Exception as error:  # a compiler that is missing or fails takes the other kinds' numbers from nobody
-            print(f"capture={kind} does not run here: {type(error).__name__}: {error}", file=sys.stderr)
-    rows = [Row(part, f"{kind}: a step", 1e3 * value, "ms") for kind, value in taken.items()]
-    return rows + [Row(part, f"{kind} against none", taken["none"] / taken[kind], "x") for kind in list(taken)[1:]]
-
-
 def epoch(least: float) -> list[Row]:
     """Epochs of the real loop by the seconds of a step, and a look (k-NN and rank) at its default interval."""
     part, rows = f"epoch: {IMAGES} images x 2 views, width {SETTINGS.networks.width}, {PLACE}", []
@@ -218,5 +205,5 @@ def lightly(least: float) -> list[Row]:
     ]
 
 
-STAGES = {"augment": augmentation, "step": step, "capture": capture, "epoch": epoch, "lightly": lightly}
+STAGES = {"augment": augmentation, "step": step, "epoch": epoch, "lightly": lightly}
 """What can be measured, by name: functions of the least seconds that each call is measured for."""

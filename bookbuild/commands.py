@@ -39,7 +39,7 @@ def show(title: str, lines: Sequence[str]) -> None:
 def _parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     """The options of every command that executes chapters."""
     parser = argparse.ArgumentParser(prog=f"sslbook {name}", description=doc)
-    parser.set_defaults(seed=0, no_execute=False)  # unless an argument of the command says so
+    parser.set_defaults(seed=0)  # unless an argument of the command says so
     parser.add_argument("--root", type=book_folder, help=ROOT)
     parser.add_argument("--scale", choices=SCALES, default="quick", help="size of the experiments (default: quick)")
     parser.add_argument("--device", choices=DEVICES, default="auto", help="what computes (default: auto)")
@@ -51,25 +51,23 @@ def _parser(name: str, doc: str | None) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def alone(book: Book, command: str) -> Iterator[None]:
+def alone(book: Book) -> Iterator[None]:
     """Hold what is built of ``book`` for this process; the system lets it go if the process dies.
 
-    Removes what a process that was killed left half-written.  Raises InputError, naming the other process, if another one holds
-    it: two builds at once would leave a mixture of both; and OSError, naming the file or this folder, where nothing can be written.
+    Removes what a process that was killed left half-written.  Raises InputError if another process holds it: two builds at once
+    would leave a mixture of both; and OSError, naming the file or this folder, where nothing can be written.
     """
     from filelock import FileLock, Timeout
 
     book.built.mkdir(parents=True, exist_ok=True)
-    lock, told = book.built / ".lock", book.built / ".lock.told"
     try:
-        with naming(book.built), FileLock(lock, timeout=0):
+        with naming(book.built), FileLock(book.built / ".lock", timeout=0):
             for folder in (book.built, *map(book.executed, SCALES), book.expected("", "").parent):
                 remove_parts(folder)
-            write_text(told, f"sslbook {command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}")
             yield
     except Timeout:
-        who = told.read_text(encoding="utf-8") if told.is_file() else "another process"
-        raise InputError(f"{book.shown(book.built)} is being written by {who}; wait for it, or stop it") from None
+        where = book.shown(book.built)
+        raise InputError(f"{where} is being written by another command; wait for it, or stop it") from None
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -81,7 +79,7 @@ def execute(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     book = find_book(options.root)
     chapters = choose(find_chapters(book), options.chapters)
-    with alone(book, "execute"):
+    with alone(book):
         _execute(book, chapters, options, force=options.force)
         found = _tell(book, chapters, options)
     return 0 if all(one.holds for one in found) else 1
@@ -104,7 +102,7 @@ def regression(arguments: Sequence[str]) -> int:
         raise InputError("--update: SSLBOOK_NOISE is set, and another machine's numbers are not to be held")
     if options.junit:
         require_writable(options.junit.parent)
-    with alone(book, "regression"):
+    with alone(book):
         _execute(book, chapters, options)
         found = held.compare(book, names, scale)
         if options.update:
@@ -127,11 +125,7 @@ def regression(arguments: Sequence[str]) -> int:
 
 def build(arguments: Sequence[str]) -> int:
     """Execute, render and check the whole book, and tell which numbers moved."""
-    parser = _parser("build", build.__doc__)
-    parser.add_argument(
-        "--no-execute", action="store_true", help="stop if a chapter is not executed, instead of executing it"
-    )
-    return _build(parser.parse_args(arguments))[0]
+    return _build(_parser("build", build.__doc__).parse_args(arguments))[0]
 
 
 def show_margins(arguments: Sequence[str]) -> int:
@@ -244,19 +238,15 @@ def _tell(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) 
 def _build(options: argparse.Namespace) -> tuple[int, bool]:
     """As `build`; and whether there are pages of this book.
 
-    They are rendered anew unless those there were made of the same, are good, and nobody has touched them.
+    They are rendered anew unless those there were made of the same.
     """
     from bookbuild import ledger, regression
-    from bookbuild.execute import is_current, stamp
+    from bookbuild.execute import inputs_of_pages
 
     book, scale = find_book(options.root), options.scale
     chapters = choose(find_chapters(book), [])
-    with alone(book, "build"):
-        if not options.no_execute:
-            _execute(book, chapters, options)
-        elif stale := [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]:
-            print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
-            return 1, False
+    with alone(book):
+        _execute(book, chapters, options)
         found = _tell(book, chapters, options)
         numbers = ledger.all_numbers(book, scale)
         wrong = ledger.problems(join(read_claims(book.claims), numbers), numbers)
@@ -268,8 +258,8 @@ def _build(options: argparse.Namespace) -> tuple[int, bool]:
             generated[f"{book.chapters.name}/{chapter.name}"] = here
         notes = {one.chapter: regression.note(one) for one in found}
         made_of = generated | {name: "".join(note) for name, note in notes.items()}
-        stamped, good = stamp(book, scale, made_of)
-        if stamped.is_file() and stamped.read_text(encoding="utf-8") == good:
+        stamp, inputs = book.html / ".made_of", inputs_of_pages(book, scale, made_of)
+        if stamp.is_file() and stamp.read_text(encoding="utf-8") == inputs:
             print("The pages are up to date.")
         else:
             from bookbuild import render
@@ -282,11 +272,8 @@ def _build(options: argparse.Namespace) -> tuple[int, bool]:
             except render.RenderError as error:
                 show("Problems:", [*wrong, str(error)])
                 return 1, False
-            if bad := render.problems(book):
-                wrong += bad
-            else:
-                write_text(*stamp(book, scale, made_of))
-            print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
+            write_text(stamp, inputs)
+            print(f"Rendered in {time.monotonic() - start:.1f} s.")
     print(f"Open {(book.html / 'index.html').as_uri()}")
     if wrong:
         show("Problems:", wrong)

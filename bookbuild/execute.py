@@ -8,8 +8,6 @@ the same, unless the kernel has gone, and so are the other chapters.
 
 from __future__ import annotations
 
-import ast
-import functools
 import hashlib
 import json
 import multiprocessing
@@ -30,7 +28,7 @@ from nbformat import NotebookNode
 
 from bookbuild import kernel
 from bookbuild.kernel import KEYED, Failure, environment
-from bookbuild.layout import PACKAGES, Book, Chapter, Setting, code_cells, number_cells, parameters, parse_cell, tags
+from bookbuild.layout import PACKAGES, Book, Chapter, Setting, code_cells, number_cells, tags
 from sslbook._files import atomic
 from sslbook._machine import cores, end_with_parent
 from sslchapters.data_files import read_text
@@ -39,16 +37,12 @@ from sslchapters.values import RECORD_KEY
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a chapter: ``cached``, ``prose`` (new prose, old outputs), ``executed`` or ``failed`` (see ``error``).
-
-    ``notes`` are lines worth a look that stop nothing, such as output on stderr that readers would see.
-    """
+    """What became of a chapter: ``cached``, ``prose`` (new prose, old outputs), ``executed`` or ``failed`` (see ``error``)."""
 
     chapter: str
     status: str
     seconds: float = 0.0
     error: str = ""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,13 +66,6 @@ class _Job:
             return dict(json.loads(read_text(self.target))["metadata"][RECORD_KEY])
         except (OSError, ValueError, KeyError, TypeError):
             return {}
-
-
-def is_current(book: Book, chapter: Chapter, setting: Setting) -> bool:
-    """Whether the executed notebook of ``chapter`` has the code and the prose of its source, and all else that it depends on."""
-    job = _Job.of(book, chapter, setting)
-    stored = job.stored()
-    return (stored.get("parts"), stored.get("source")) == (job.parts, digest(chapter.text.encode()))
 
 
 def execute(
@@ -170,8 +157,6 @@ def _run_all(
                     _keep(job, job.chapter.notebook(), [outcome.error])
                 took = f"{outcome.chapter} after {outcome.seconds:.1f} s"
                 say(f"FAILED   {took}\n{outcome.error}" if outcome.status == "failed" else f"done     {took}")
-                for note in outcome.notes:
-                    say(f"note     {outcome.chapter}: {note}")
                 yield outcome
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -186,31 +171,24 @@ def _begin(given: Mapping[str, str]) -> None:
     os.environ.update(given)
 
 
-SHOWN = 3
-"""Failures of one chapter that are told in full."""
-
-
 def _run(job: _Job) -> Outcome:
     """In a worker: execute one chapter and put the notebook in its place."""
     start = time.monotonic()
     name, partial = job.chapter.name, job.target.with_suffix(".running.ipynb")
-    notebook = job.chapter.notebook()
-    taken = parameters(notebook)
     result, failures = kernel.run(
-        notebook,
+        job.chapter.notebook(),
         partial=partial,
         folder=job.chapter.path.parent,
         cell_seconds=job.setting.cell_seconds,
-        values={name: getattr(job.setting, name) for name in ("scale", "seed", "device") if name in taken},
+        values={name: getattr(job.setting, name) for name in ("scale", "seed", "device")},
     )
     seconds = time.monotonic() - start
     reports = [_report(job, failure) for failure in failures]
     _keep(job, result, reports, seconds)
     partial.unlink(missing_ok=True)
     if reports:
-        more = [f"and {len(reports) - SHOWN} more"] if len(reports) > SHOWN else []
-        return Outcome(name, "failed", seconds, "\n\n".join([*reports[:SHOWN], *more]))
-    return Outcome(name, "executed", seconds, notes=tuple(kernel.stderr_notes(result)))
+        return Outcome(name, "failed", seconds, "\n\n".join(reports))
+    return Outcome(name, "executed", seconds)
 
 
 def _report(job: _Job, failure: Failure) -> str:
@@ -263,8 +241,7 @@ def key_parts(book: Book, chapter: Chapter, setting: Setting) -> dict[str, str]:
 
     It depends on its code cells, the library and what the chapters share, the folders of code that its cells name, recorded runs
     and printed tables, the lock file, the versions that compute, scale, seed and kind of device, which images were downloaded, and
-    what of the shell changes a rounding (`kernel.KEYED`) or adds code (``PYTHONPATH``). Cells and modules count by their syntax
-    trees: a comment or a docstring changes nothing.
+    what of the shell changes a rounding (`kernel.KEYED`) or adds code (``PYTHONPATH``).
     """
     cells = code_cells(chapter.notebook())
     code = "\n".join(cell.source for cell in cells)
@@ -279,9 +256,9 @@ def key_parts(book: Book, chapter: Chapter, setting: Setting) -> dict[str, str]:
         for path in sorted(package.rglob("*.py")):
             folder = path.relative_to(package).parts[0] if path.parent != package else ""
             if not folder or package.name != CHAPTERS or re.search(rf"\b{folder}\b", code):
-                modules.setdefault(f"{package.name}/{folder}", []).extend([path.name, _does(path.read_bytes())])
+                modules.setdefault(f"{package.name}/{folder}", []).extend([path.name, digest(path.read_bytes())])
     return {
-        "its code": digest_of([[_cell(cell.source), tags(cell)] for cell in cells]),
+        "its code": digest_of([[cell.source, tags(cell)] for cell in cells]),
         "the scale": setting.scale,
         "the seed": str(setting.seed),
         "the device": setting.device,
@@ -292,26 +269,8 @@ def key_parts(book: Book, chapter: Chapter, setting: Setting) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(kernel.added_path()),
         "the lock file": _content([book.root / "requirements.lock"]),
         "recorded runs and printed tables": _content(records),
-        **{folder: digest_of(does) for folder, does in modules.items()},
+        **{folder: digest_of(files) for folder, files in modules.items()},
     }
-
-
-@functools.cache
-def _does(code: bytes) -> str:
-    """A digest of what a module does: its syntax tree without the words below definitions."""
-    tree = ast.parse(code)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            node.body = [
-                line for line in node.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
-            ]
-    return digest(ast.dump(tree).encode())
-
-
-def _cell(source: str) -> str:
-    """What a cell does; with it whether its last value is shown, which a semicolon decides that the tree lacks."""
-    tree = parse_cell(source)
-    return ast.dump(tree) + ";" * source.rstrip().endswith(";") if tree.body else source
 
 
 def digest(data: bytes) -> str:
@@ -329,15 +288,10 @@ def _content(files: Iterable[Path]) -> str:
     return digest_of([[path.name, digest(path.read_bytes())] for path in files if path.is_file()])
 
 
-def stamp(book: Book, scale: str, generated: Mapping[str, str]) -> tuple[Path, str]:
-    """A file, and what it holds where good pages lie that were made of these inputs and that nobody has touched.
-
-    They are made of notebooks, sources, configuration, generated pages, all packages of ours, and the versions of all others.
-    """
+def inputs_of_pages(book: Book, scale: str, generated: Mapping[str, str]) -> str:
+    """A digest of what pages are made of: notebooks, sources, configuration, generated pages, all packages and their versions."""
     files = [*(book.root / name for name in ("_config.yml", "_toc.yml", "data/functions.yml")), *book.notebooks(scale)]
     for folder in (book.chapters, *PACKAGES, Path(__file__).parent):
         files += sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     made_of = [_content(files), dict(generated), sorted({f"{each.name} {each.version}" for each in distributions()})]
-    pages = [path for path in sorted(book.html.rglob("*")) if path.is_file()]
-    there = [[str(path.relative_to(book.html)), path.stat().st_size, path.stat().st_mtime_ns] for path in pages]
-    return book.html.with_suffix(".stamp.json"), digest_of([made_of, there])
+    return digest_of(made_of)

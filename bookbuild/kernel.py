@@ -185,13 +185,3 @@ def failures(notebook: NotebookNode, stopped: str = "") -> list[Failure]:
     if silent:
         found.append(Failure(f"it did not run, nor did {len(silent) - 1} behind it", silent[0]))
     return found or [Failure(stopped)] * bool(stopped)
-
-
-def stderr_notes(notebook: NotebookNode) -> list[str]:
-    """One line for each cell that wrote to stderr, where its readers would see it."""
-    return [
-        f"cell {index} wrote to stderr: {output.text.strip().partition(chr(10))[0]}"
-        for index, cell in enumerate(notebook.cells)
-        for output in cell.get("outputs", ())
-        if output.output_type == "stream" and output.name == "stderr"
-    ]

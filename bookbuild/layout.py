@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
@@ -84,11 +83,7 @@ def find_book(start: Path | None = None) -> Book:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository on GitHub, ``https://github.com/OWNER/NAME``; with an empty ``url`` none, and no link that would lead to it.
-
-    The theme has buttons, too, but one branch for all of them. Ours that run a chapter lead to the branch `notebooks`, which
-    `.github/workflows/pages.yml` keeps, and those that change it to its Markdown on `main`.
-    """
+    """A repository on GitHub, ``https://github.com/OWNER/NAME``; with an empty ``url`` none, and no link that would lead to it."""
 
     url: str = ""
 
@@ -111,24 +106,6 @@ class Repository:
     def requirement(self) -> str:
         """What pip is asked for: the package from the repository; nothing without one, as its bare name is anybody's."""
         return f"sslbook @ git+{self.url}" if self.url else ""
-
-    def buttons(self, page: str, *, notebook: bool) -> dict[str, list[tuple[str, str, str]]]:
-        """Address, text and tooltip of the buttons of a page that run it in a browser, or suggest a change of it."""
-        if not self.url:
-            return {"launches": [], "suggestions": []}
-        place, file = self.url.removeprefix("https://github.com/"), f"{page.rpartition('/')[2]}.ipynb"
-        colab = f"https://colab.research.google.com/github/{place}/blob/notebooks/{file}"
-        binder = f"https://mybinder.org/v2/gh/{place}/notebooks?urlpath=lab/tree/{file}"
-        source = "data/claims.yml" if page == "chapters/ledger" else f"{page}.md"
-        launches = [
-            (colab, "Colab", "Run this chapter in Google Colab"),
-            (binder, "Binder", "Run this chapter on Binder"),
-        ]
-        suggestions = [
-            (f"{self.url}/edit/main/{source}", "Edit", "Suggest a change of this page"),
-            (f"{self.url}/issues/new?title={page}", "Issue", "Report an error on this page"),
-        ]
-        return {"launches": launches if notebook else [], "suggestions": suggestions}
 
 
 @dataclass(frozen=True)
@@ -205,23 +182,6 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 def tags(cell: NotebookNode) -> list[str]:
     """The tags of a cell."""
     return list(cell.metadata.get("tags", []))
-
-
-def parameters(notebook: NotebookNode) -> set[str]:
-    """The names that the cell tagged ``parameters`` assigns: what the chapter can be run with."""
-    sources = [cell.source for cell in code_cells(notebook) if "parameters" in tags(cell)]
-    nodes = [node for source in sources for node in ast.walk(parse_cell(source))]
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-
-
-def parse_cell(source: str) -> ast.Module:
-    """A cell's syntax tree, magics and shell lines made plain Python; empty if it doesn't parse (executing it says why)."""
-    from IPython.core.inputtransformer2 import TransformerManager  # the ledger needs none of it
-
-    try:
-        return ast.parse(TransformerManager().transform_cell(source))
-    except SyntaxError:
-        return ast.Module(body=[], type_ignores=[])
 
 
 def number_cells(notebook: NotebookNode) -> NotebookNode:

@@ -171,12 +171,11 @@ def _times(test: Criterion, value: Value) -> float:
     if not math.isfinite(value):
         return math.inf
     shares = []
-    if test.expect is not None:
-        off, allowed = abs(value - test.expect), test.allowed()
-        shares.append(off / allowed if allowed else math.inf if off else 0.0)
+    if test.expect is not None and (off := abs(value - test.expect)):
+        shares.append(off / test.allowed() if test.allowed() else math.inf)
     for bound, sign in ((test.below, 1), (test.above, -1)):
-        if bound is not None:
-            far, size = sign * (value - bound), max(abs(value), abs(bound))
-            same = sign * bound > 0 and sign * value > 0
-            shares.append(value / bound if same else 1 + far / size if size else 1.0)
-    return max(shares)
+        if bound is not None and sign * bound > 0 and sign * value > 0:
+            shares.append(value / bound)
+        elif bound is not None:
+            shares.append(1 + sign * (value - bound) / (max(abs(value), abs(bound)) or 1))
+    return max(shares, default=0.0)

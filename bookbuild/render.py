@@ -2,37 +2,29 @@
 
 The notebooks are rendered as they are, with execution off: what the page shows is what the regression has read. They are staged in
 a folder of their own, together with the pages that hold no code and those that are generated; Jupyter Book runs there with every
-warning an error; and the finished pages take the old ones' place in one step, so that a failed build leaves the last good book.
-
-Sphinx sees references that lead nowhere. It does not see links in HTML of ours (checks, the ledger) and in readers' notebooks, nor
-what a page would fetch from another machine: `problems` looks for these.
+warning an error, so that no reference leads nowhere; and the finished pages take the old ones' place in one step, so that a failed
+build leaves the last good book. Tests of the built book see to links in HTML of ours and in
+readers' notebooks, of which Sphinx knows nothing.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import unquote, urlsplit
 
 import nbformat
-from bs4 import BeautifulSoup
-from markdown_it import MarkdownIt
-from mdit_py_plugins.dollarmath import dollarmath_plugin
 from sphinx_external_toc.parsing import MalformedError, parse_toc_data
 
 from bookbuild.kernel import ANSI, variables
-from bookbuild.layout import Book, read_chapter
+from bookbuild.layout import read_chapter
 from bookbuild.markdown import LINES
-from bookbuild.notebooks import NOTEBOOKS
 from bookbuild.search import write_index
 from sslbook._check import InputError
 from sslbook._files import write_text
@@ -90,16 +82,6 @@ def build(
             head, start, body = text.partition('<article class="bd-article"')
             article, end, rest = body.replace("</h1>", f"</h1>{note[0]}", 1).rpartition("</article>")
             write_text(fresh / f"{name}.html", f"{head}{start}{article}{note[1]}{end}{rest}")
-    title = html.escape(read_yaml(root / "_config.yml", dict).get("title", "The book"))
-    # leads to the first page, and says so where redirects are off; without an icon browsers ask for a favicon.ico
-    front = (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<link rel="icon" href="_static/sslbook/logo.svg">\n'
-        f'<meta http-equiv="refresh" content="0; url={names[0]}.html">\n</head>\n'
-        f'<body><main><h1>{title}</h1><p><a href="{names[0]}.html">Open the book</a></p></main></body>\n</html>\n'
-    )
-    (fresh / "index.html").write_text(front, encoding="utf-8")
     old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
     shutil.rmtree(old, ignore_errors=True)
     if out.exists():
@@ -193,62 +175,3 @@ def explain(log: str, staged: Path) -> str:
             line = where + line[place.end() :]
         problems[f"  {line}"] = None
     return "\n".join(problems) or "\n".join(log.splitlines()[-15:])
-
-
-_MARKDOWN = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin, renderer=lambda *_: "")
-_CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)['"]?((?:https?:)?//[^'")\s]+)""")
-
-
-def problems(book: Book) -> list[str]:
-    """Every problem of the built pages and of the readers' notebooks, one sentence each; empty if there is none.
-
-    Of a notebook counts what a Jupyter shows: its text, without its formulas' source, and the HTML below its code.
-    """
-    shown = {}
-    for path in sorted(book.html.rglob("*.html")):
-        if "_static" not in path.relative_to(book.html).parts:
-            shown[path] = path.read_text(encoding="utf-8")
-    for path in sorted((book.html / NOTEBOOKS).glob("*.ipynb")):
-        cells = nbformat.read(path, as_version=4).cells
-        text = [_MARKDOWN.render(cell.source) for cell in cells if cell.cell_type == "markdown"]
-        text += [out.get("data", {}).get("text/html", "") for cell in cells for out in cell.get("outputs", ())]
-        shown[path] = "\n".join(text)
-    soups = {path: BeautifulSoup(text, "html.parser") for path, text in shown.items()}
-    found = list(_links(soups, book.html.resolve()))
-    for path, soup in soups.items():
-        ids = Counter(str(tag["id"]) for tag in soup.find_all(id=True))
-        found += [f"{path}: the id {name!r} occurs {count} times" for name, count in ids.items() if count > 1]
-        found += [f"{path}: loads {address}" for address in outside(soup)]
-    for sheet in sorted(book.html.rglob("*.css")):
-        found += [f"{sheet}: loads {address}" for address in _CSS_URL.findall(sheet.read_text("utf-8", "replace"))]
-    return [problem.replace(f"{book.html}/", "") for problem in found]
-
-
-def outside(soup: BeautifulSoup) -> list[str]:
-    """The addresses on other machines that a browser fetches by itself to show a page."""
-    values = [str(tag[name]) for name in ("src", "srcset", "poster", "data") for tag in soup.select(f"[{name}]")]
-    values += [str(link["href"]) for link in soup.select("link[href]:not([rel~=canonical])")]
-    addresses = [address for value in values for address in re.split(r",\s+|\s+", value)]
-    styles = [str(tag.get("style") or tag.get_text()) for tag in soup.select("style, [style]")]
-    found = [address for address in addresses if address.startswith(("http://", "https://", "//"))]
-    return found + _CSS_URL.findall("\n".join(styles))
-
-
-def _links(soups: Mapping[Path, BeautifulSoup], out: Path) -> Iterator[str]:
-    """Internal addresses that lead nowhere: a file that is not there, an anchor that the page does not have."""
-    anchors = {path.resolve(): {str(tag["id"]) for tag in soup.find_all(id=True)} for path, soup in soups.items()}
-    for path, soup in soups.items():
-        tags = soup.select("a, link, img, script")
-        for address in sorted({str(tag.get("href") or tag.get("src") or "") for tag in tags} - {""}):
-            try:
-                there = urlsplit(address)
-                target = (path.parent / unquote(there.path) if there.path else path).resolve()
-            except ValueError as error:  # brackets in a host's name, a null byte in a path
-                yield f"{path}: {address} is no address: {error}"
-                continue
-            if there.scheme or there.netloc:
-                continue
-            if not target.exists() or not target.is_relative_to(out):
-                yield f"{path}: {address} leads to no file of the book"
-            elif there.fragment and target in anchors and unquote(there.fragment) not in anchors[target]:
-                yield f"{path}: {address} names an anchor that {target.name} does not have"

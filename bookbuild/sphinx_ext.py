@@ -249,7 +249,7 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
         if title == book:
             context["docstitle"] = ""  # the theme would say it twice
         context["metatags"] += head(title, book, pagename, description(doctree), repository.site)
-        context.update(repository.buttons(pagename, notebook=is_notebook))
+        context["repository"] = repository.url
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]

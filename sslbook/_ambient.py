@@ -224,3 +224,31 @@ def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
             if gradient is not None and slope is not None:
                 gradient.data.copy_(slope)
             weight.grad = gradient
+
+
+WRAPPERS = {
+    "OptimizedModule": "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    **dict.fromkeys(("DataParallel", "DistributedDataParallel", "AveragedModel"), "module"),
+}
+"""Modules that stand around a network, for ``torch.compile``, several devices or averaged weights: what each calls it inside."""
+
+
+def unwrapped(net: Any) -> Any:
+    """Return a network without the wrappers around it, however many there are.
+
+    >>> unwrapped(torch.nn.DataParallel(torch.nn.Linear(2, 1)))
+    Linear(in_features=2, out_features=1, bias=True)
+    """
+    while hasattr(net, inner := WRAPPERS.get(type(net).__name__, "")):
+        net = getattr(net, inner)
+    return net
+
+
+def unwrapped_name(name: str) -> str:
+    """Return the name of a part of a network without what wrappers have put into it.
+
+    >>> unwrapped_name("module.layer1.weight")
+    'layer1.weight'
+    """
+    return ".".join(word for word in name.split(".") if word not in WRAPPERS.values())

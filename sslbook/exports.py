@@ -15,8 +15,11 @@ from typing import Any
 
 @functools.cache
 def homes(stub: Path) -> dict[str, str]:
-    """Each name that a stub offers, and the module that defines it, from lines ``from module import name as name``."""
-    import ast  # milliseconds, which only those need who use a name
+    """Return each name that a stub offers, and the module that defines it, from lines ``from module import name as name``.
+
+    The parser takes milliseconds to import, and the stub to read: only those wait who use a name, and once.
+    """
+    import ast
 
     tree = ast.parse(stub.read_bytes())
     found = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -24,21 +27,17 @@ def homes(stub: Path) -> dict[str, str]:
 
 
 def offer(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of the package whose ``__init__.py`` is ``file``."""
+    """Return ``__getattr__`` and ``__dir__`` of the package whose ``__init__.py`` is ``file``; ``__all__`` is answered, too."""
     stub = Path(file).with_suffix(".pyi")
 
     def load(name: str) -> Any:
-        """The object of that name, from the module that defines it."""
+        """Return the object of that name, from the module that defines it, and keep it, so that Python finds it by itself."""
         if name == "__all__":
             return sorted(homes(stub))
         if name.startswith("_") or name not in homes(stub):
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
         value = getattr(importlib.import_module(homes(stub)[name]), name)
-        setattr(sys.modules[package], name, value)  # from now on Python finds it by itself
+        setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
-        """All that ``dir`` shows."""
-        return sorted({*vars(sys.modules[package]), *homes(stub)})
-
-    return load, names
+    return load, lambda: sorted({*vars(sys.modules[package]), *homes(stub)})

@@ -6,9 +6,7 @@ Which way imports run is held by import-linter (`pyproject.toml`, `make check`).
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -31,10 +29,10 @@ LONGEST = 630
 BUDGETS = {
     "sslbook": 8_260,
     "sslchapters": 18_360,
-    "bookbuild": 3_720,
-    "benchmarks": 740,
-    "tests": 13_900,
-    "tools": 850,
+    "bookbuild": 3_530,
+    "benchmarks": 725,
+    "tests": 12_910,
+    "tools": 790,
 }
 """Lines of Python, which may only fall."""
 
@@ -55,11 +53,6 @@ def test_the_docstring_names_what_is_offered_and_nothing_else() -> None:
     lines = re.findall(r"^    (\w+) +\S.*$", sslbook.__doc__, flags=re.MULTILINE)
     assert sorted(lines) == OFFERED
     assert 20 <= len(OFFERED) <= 40
-
-
-def test_an_offered_name_is_no_module() -> None:
-    """`import sslbook.x` would put the module in its place."""
-    assert {path.stem for path in PACKAGE.glob("*")} & set(OFFERED) == set()
 
 
 def test_what_is_not_offered_is_refused() -> None:
@@ -92,8 +85,16 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
 def test_the_house_only_shrinks(folder: str, most: int) -> None:
     """Who needs more lines finds them elsewhere; who has taken some out lowers the budget."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py")}
-    assert sum(lengths.values()) <= most
-    assert {path.name: lines for path, lines in lengths.items() if lines > LONGEST} == {}
+    now, count = sum(lengths.values()), ["git", "grep", "-c", "", "HEAD", "--", f"{folder}/*.py"]
+    lines = subprocess.run(count, cwd=ROOT, capture_output=True, text=True).stdout.split()
+    before = sum(int(line.rpartition(":")[2]) for line in lines)
+    assert now <= most, (
+        f"{folder}/ had {before:,} lines of Python and has {now:,}; its budget is {most:,}. Take {now - most} out of it: what is "
+        "done twice, what nobody uses, what a library does. If a user gets something for them, raise BUDGETS by as many, and let "
+        "the commit say what."
+    )
+    long = {path.name: lines for path, lines in lengths.items() if lines > LONGEST}
+    assert long == {}, f"a file has at most {LONGEST} lines: part it by subject"
 
 
 def project() -> dict:
@@ -132,19 +133,6 @@ def test_the_lock_satisfies_the_ranges() -> None:
         pin = pins.get(canonical(requirement.name))
         assert pin is not None, f"{requirement} is not in requirements.lock: make lock"
         assert requirement.specifier.contains(pin), f"requirements.lock has {requirement.name} {pin}: make lock"
-
-
-OUTSIDE = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=1)"  # of no machine: RFC 5737
-
-
-def test_a_program_that_a_test_starts_does_not_leave_this_machine() -> None:
-    log = Path(os.environ["SSLBOOK_TESTS_OUTSIDE"])  # taken back below, lest this test fail for it
-    before = log.read_bytes()
-    done = subprocess.run([sys.executable, "-c", OUTSIDE], capture_output=True, text=True)
-    told = log.read_bytes()[len(before) :].decode()
-    log.write_bytes(before)
-    assert "asks for '192.0.2.1', which is not on this machine" in done.stderr
-    assert "192.0.2.1" in told, "and it is found out if it goes on"
 
 
 def make_targets() -> set[str]:
@@ -191,23 +179,9 @@ def test_commands_that_are_promised_exist(file: str) -> None:
     assert promised_targets(text) - make_targets() == set()
 
 
-def test_ci_runs_the_commands_of_the_readme() -> None:
-    readme = promised_targets((ROOT / "README.md").read_text(encoding="utf-8"))
-    ci = promised_targets((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
-    assert {"book", "test"} <= readme & ci
-
-
 @pytest.mark.parametrize("name", ["cpu", "versions"])
 def test_workflows_try_every_python_that_the_package_names(name: str) -> None:
     named = re.findall(r"Python :: (3\.\d+)$", "\n".join(project()["project"]["classifiers"]), flags=re.MULTILINE)
     workflow = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text(encoding="utf-8"))
     matrices = [job["strategy"]["matrix"]["python"] for job in workflow["jobs"].values() if "strategy" in job]
     assert matrices == [named]
-
-
-def test_workflows_pass_actionlint() -> None:
-    program = shutil.which("actionlint")
-    if program is None:
-        pytest.skip("no actionlint here; get it: https://github.com/rhysd/actionlint/blob/main/docs/install.md")
-    done = subprocess.run([program, "-no-color"], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout

@@ -4,7 +4,7 @@
 It needs a Python of at least 3.11 and its own standard library, and nothing else.  Running it again only mends what
 is missing.  What it does:
 
-1. finds a Python (3.11 to 3.13 are what CI runs; a newer one is taken, with a warning, if there is no other);
+1. sees whether the Python that runs it will do (3.11 to 3.13 are what CI runs; a newer one is taken, with a warning);
 2. makes the virtual environment, afresh if the one that is there is broken or of another Python;
 3. installs the exact versions of ``requirements.lock``, apart from torch;
 4. installs torch, in the build that suits the machine (below);
@@ -58,39 +58,23 @@ def stop(text: str) -> NoReturn:
     raise SystemExit(1)
 
 
-# --- finding a Python ------------------------------------------------------------------------------------------------
+# --- the Python underneath -------------------------------------------------------------------------------------------
 
 
-def python_version(command: str) -> tuple[int, int] | None:
-    """Version of a Python that can make environments; None where it is absent, a stub, or lacks venv or ensurepip."""
-    try:
-        done = asked(command, "import sys, venv, ensurepip; print(*sys.version_info[:2])")
-        major, minor = done.stdout.split() if done.returncode == 0 else ("0", "0")
-    except OSError:
-        return None
-    return (int(major), int(minor)) if int(major) else None
+def check_python() -> None:
+    """Stop if the Python that runs this is too old or can't make environments; warn if the book is not tested on it."""
+    here = f"{sys.executable} is Python {dotted(sys.version_info[:2])}"
+    if sys.version_info[:2] < OLDEST:
+        stop(f"{here}, and {dotted(OLDEST)} is needed. Install one, or name it: make book PYTHON=/path/to/python3")
+    if asked(sys.executable, "import venv, ensurepip").returncode != 0:
+        stop(f"{here}, which can't make environments; Debian keeps that part in python3-venv")
+    if sys.version_info[:2] > NEWEST_TESTED:
+        say(f"  warning: {here}, newer than {dotted(NEWEST_TESTED)}, the newest that the book is tested on")
 
 
 def asked(python: Path | str, script: str) -> subprocess.CompletedProcess[str]:
     """What a Python says to a script, outside this checkout, so that only what is installed is found."""
     return subprocess.run([str(python), "-c", script], capture_output=True, text=True, cwd=ROOT.anchor)
-
-
-def find_python() -> str:
-    """The Python to build on: the one running this if CI tests its version, else one on the path, else a newer one."""
-    names = (sys.executable, "python3.12", "python3.11", "python3.13", "python3", "python")
-    found = [(version, name) for name in names if (version := python_version(name)) and version >= OLDEST]
-    if not found:
-        stop(
-            f"found no Python from {dotted(OLDEST)} on that can make environments (Debian keeps that part in python3-venv). "
-            "Install one, or name it: make book PYTHON=/path/to/python3"
-        )
-    for version, name in found:
-        if version <= NEWEST_TESTED:
-            return name
-    newer = found[0][1]
-    say(f"  warning: {newer} is newer than {dotted(NEWEST_TESTED)}, the newest Python that the book is tested on")
-    return newer
 
 
 def dotted(version: tuple[int, int]) -> str:
@@ -210,19 +194,20 @@ def install_torch(pip: Pip, pins: Path, choice: str, nvidia: bool) -> str:
 # --- the environment -------------------------------------------------------------------------------------------------
 
 
-def make_venv(folder: Path, base: str, system_packages: bool) -> Path:
-    """Create the environment if there is none that runs on the same Python; return its interpreter."""
+def make_venv(folder: Path, system_packages: bool) -> Path:
+    """Create the environment if there is none that runs on this Python; return its interpreter."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     settings = folder / "pyvenv.cfg"
     moved = settings.exists() and str(folder) not in settings.read_text(encoding="utf-8")
-    if python.exists() and not moved and python_version(str(python)) == python_version(base):
+    version = "import sys; print(*sys.version_info[:2])"
+    if python.exists() and not moved and asked(python, version).stdout == asked(sys.executable, version).stdout:
         say(f"  {folder.name} is there already")
         return python
     if folder.exists() and not settings.exists() and any(folder.iterdir()):
         stop(f"{folder} exists and is not a virtual environment: it is left alone; name another folder")
     options = ["--system-site-packages"] if system_packages else []
-    if subprocess.run([base, "-m", "venv", "--clear", *options, str(folder)]).returncode != 0:
-        stop(f"{base} could not make an environment in {folder} (on Debian: apt install python3-venv)")
+    if subprocess.run([sys.executable, "-m", "venv", "--clear", *options, str(folder)]).returncode != 0:
+        stop(f"{sys.executable} could not make an environment in {folder} (on Debian: apt install python3-venv)")
     return python
 
 
@@ -234,18 +219,14 @@ def compile_all(python: Path) -> None:
     subprocess.run([str(python), "-m", "compileall", "-qq", "-j", "0", "-x", skip, site], stdout=subprocess.DEVNULL)
 
 
-def verify(python: Path, nvidia: bool) -> None:
-    """Import the package and its neighbours, check that versions agree, and that no CUDA came without a GPU."""
+def verify(python: Path) -> None:
+    """Import the package and its neighbours, and check that versions agree."""
     done = asked(python, "import sslbook, papermill, jupytext, jupyter_book")
     if done.returncode != 0:
         stop(f"the environment does not work:\n{done.stderr}")
     agreed = subprocess.run([str(python), "-m", "pip", "check"], capture_output=True, text=True)
     if agreed.returncode != 0:
         say(f"  warning: pip check says:\n{agreed.stdout}")
-    names = "from importlib.metadata import distributions as d; print(*{i.metadata['Name'].lower() for i in d()})"
-    cuda = [name for name in asked(python, names).stdout.split() if name.startswith("nvidia-")]
-    if cuda and not nvidia:
-        say(f"  warning: {len(cuda)} CUDA packages came with torch, and this machine has no NVIDIA GPU")
 
 
 def main(arguments: list[str]) -> None:
@@ -258,14 +239,13 @@ def main(arguments: list[str]) -> None:
     began = time.monotonic()
     folder = Path(arguments[0] if arguments else ".venv").absolute()
 
-    base = find_python()
+    check_python()
     nvidia = choice != "cpu" and has_nvidia()
-    if choice == "auto" and nvidia and torch_works(base, on_cuda=True):
+    if choice == "auto" and nvidia and torch_works(sys.executable, on_cuda=True):
         choice = "system"  # it computes on the GPU already: nothing to download
-    version = python_version(base)
-    assert version is not None
-    say(f"[1/5] Python {dotted(version)} ({base}), {'an NVIDIA GPU' if nvidia else 'CPU only'}: making {folder.name}")
-    python = make_venv(folder, base, system_packages=choice == "system")
+    kind = "an NVIDIA GPU" if nvidia else "CPU only"
+    say(f"[1/5] Python {dotted(sys.version_info[:2])} ({sys.executable}), {kind}: making {folder.name}")
+    python = make_venv(folder, system_packages=choice == "system")
     pip = Pip(python, folder / "pip.log")
     pip.log.unlink(missing_ok=True)
 
@@ -288,7 +268,7 @@ def main(arguments: list[str]) -> None:
     settings.write_text(json.dumps(LAB_SETTINGS, indent=2) + "\n", encoding="utf-8")
 
     say("[5/5] trying it out")
-    verify(python, nvidia)
+    verify(python)
     say(f"The environment is ready: {folder.name}, torch {torch}, {time.monotonic() - began:.0f} s.")
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from bookbuild.cells import minutes, parts
-from bookbuild.layout import parse_cell
 from sslchapters.data_files import read_yaml
 from sslchapters.ledger import read_claims
 from sslchapters.values import named
@@ -166,7 +165,7 @@ def claims(page: Page) -> Found:
     """A claim of kind D or T, or about a recorded run, names a rival."""
     recorded = {name for _, _, source in page.cells for name in re.findall(r"^(\w+) = recorded\(", source, re.M)}
     for line, _, source in page.cells:
-        for call in ast.walk(parse_cell(source)):
+        for call in ast.walk(ast.parse(source)):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "claim" and len(call.args) > 1:
                 given = {keyword.arg: keyword.value for keyword in call.keywords}
                 kind = KINDS.get(str(getattr(given.get("id"), "value", "")), "")

@@ -24,7 +24,10 @@ from sslbook.training.run.settings import stored_settings
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``sslbook inspect`` and return its exit status: 2 for what can't be looked at, with one sentence that says why."""
+    """Run ``sslbook inspect`` and return its exit status: 2 for what can't be looked at, with one sentence that says why.
+
+    The report's table goes to the standard output, the progress from layer to layer to the other one.
+    """
     parser = argparse.ArgumentParser(
         prog="sslbook inspect",
         description="What the layers of a trained network hold of their covariance operators, beside controls.",
@@ -109,5 +112,8 @@ def open_run(path: Path) -> dict[str, Any]:
 
 
 def encoder_and_projector(model: Siamese) -> nn.Sequential:
-    """What the loss sees of a run's networks, as one network, in evaluation mode; the model's own mode changes with it."""
+    """Return what the loss sees of a run's networks, as one network, in evaluation mode; the model's own mode changes with it.
+
+    Names of its layers begin with ``0.`` in the encoder, and with ``1.`` in the projector.
+    """
     return nn.Sequential(model.encoder, model.projector).eval()

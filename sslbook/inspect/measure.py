@@ -4,14 +4,6 @@ A layer is seen through one set of directions: its covariance between images, wi
 operators differ in how views are mixed alone, :math:`\mathrm{OP} = K C K^\top`, so that the fields :math:`K^\top s` of a
 direction s serve them all, and every resampling of the images too: Lanczos' method asks for products with two of them,
 each direction that it asks about is kept with its field, and everything else is linear algebra in the span of these directions.
-
-**Few views.**  With V views an image, :math:`\mathbb V_x` of the mean over views holds :math:`1/V` of the covariance within views.
-Leaving out the pairs of a view with itself takes it away, without bias over the draws of the views:
-
-.. math::  \widehat{\mathbb V}_x = \mathbb V_i[\bar K_i] - \frac{1 - 1/N}{V - 1} \, E_i \mathbb V_v[K_{iv}] ,
-
-which is also what the simple loss over all pairs of *different* views moves along: its step is :math:`2N/(N-1)` times
-:math:`\widehat{\mathbb V}_x \operatorname{vec}(W)`.
 """
 
 from __future__ import annotations
@@ -28,42 +20,28 @@ import torch
 from torch import Tensor, nn
 
 import sslbook
-from sslbook._ambient import copied, default_device_of, exact_convolutions, seeded, with_gradients
+from sslbook._ambient import default_device_of, exact_convolutions, seeded, unwrapped, with_gradients
 from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
 from sslbook.images.own import read_images
-from sslbook.inspect.report import (
-    ALL,
-    BETWEEN,
-    KINDS,
-    NOISE,
-    RANDOM,
-    UNTRAINED,
-    WITHIN,
-    LayerReport,
-    Report,
-    Share,
-    Size,
-)
+from sslbook.inspect.report import KINDS, NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share, Size
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.batchnorm import BatchNorm
-from sslbook.networks.wrappers import unwrapped
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.eigen import lanczos
-from sslbook.operator.frozen import in_full
+from sslbook.operator.frozen import frozen
 from sslbook.operator.layer import Layer, OpenedLayer, find_layer, open_layer, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, one_number
 from sslbook.training.augment import Pipeline, random_view
 from sslbook.training.pretrain import simclr_views
 
+BETWEEN, ALL, WITHIN = KINDS
 PROBES, TARGETS, DRAWS, REDRAWN = 8, 8, 64, 200
 """Random signs for a trace; steps towards random targets; random directions; populations redrawn for an interval."""
 TOLERANCE, RESTARTS = 1e-2, 4
 """Of Lanczos' eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
 SMALL = 48
 """A layer of so few weights is seen through all its directions."""
-
-
 NAMED = ("simple", "info_nce")
 """The losses of :data:`sslbook.losses.batch.LOSSES` by which a step may be named."""
 
@@ -88,7 +66,7 @@ def inspect_network(
     r"""Measure the share of each layer's weights, and of a step, in the leading modes of its covariance operator.
 
     The operator is :math:`\mathbb V_x[\bar K_l(x)]` (Theorem 3 of [tian2020]).  It is corrected for the covariance
-    within views that remains if there are few views (:mod:`sslbook.inspect.measure`).  Each share has up to five
+    within views that remains if there are few views (:func:`mixing_of`).  Each share has up to five
     controls.  Two use the modes of another covariance: that of all views, or that within views.  Two use another
     direction: a random one, or a step towards random targets, one for each image.  The last control is the share in an
     untrained network, in its own modes.  The intervals come from resampled images or from random draws.
@@ -126,9 +104,7 @@ def inspect_network(
     pixels, scenes = data.pixels.to(place), []
     for each in (net, untrained):
         if each is not None:
-            held = copied(each).to(place).eval().requires_grad_(True)
-            for tensor in (*held.parameters(), *held.buffers()):
-                tensor.data = in_full(tensor.data)
+            held = frozen(each).to(place).eval().requires_grad_(True)
             drawn = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
             population = torch.stack(drawn, dim=1).to(next(held.parameters()).dtype)
             settle(held, population.flatten(0, 1))
@@ -164,7 +140,7 @@ def inspect_network(
 
 
 def layers_of(net: nn.Module) -> tuple[str, ...]:
-    """The names of all linear and convolutional layers."""
+    """Return the names of all linear and convolutional layers, in the order in which they are registered."""
     return tuple(name for name, part in net.named_modules() if isinstance(part, Layer))
 
 
@@ -174,7 +150,10 @@ Scene = tuple[nn.Module, Tensor, dict[str, Tensor]]
 
 @torch.no_grad()
 def settle(net: nn.Module, views: Tensor) -> None:
-    """Let a BatchNorm that has counted no batch take its statistics from the views ``(B, ...)``; another keeps them."""
+    """Let a BatchNorm that has counted no batch take its statistics from the views ``(B, ...)``; another keeps them.
+
+    An untrained network's running statistics of 0 and 1 would be no normalisation.  Momentum 1 takes those of this batch alone.
+    """
     norms = [part for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm | BatchNorm)]
     fresh = [part for part in norms if part.running_mean is not None and not bool(part.running_mean.any())]
     before = [part.momentum for part in fresh]
@@ -217,18 +196,22 @@ def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Ten
 
 @exact_convolutions()
 def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport:
-    """One layer of the network, and of the untrained one where there are two."""
+    """Measure one layer of the network, and of the untrained one where there are two ``scenes``, with all controls.
+
+    Random directions and targets are drawn with ``seed + 1``; their shares are means, with the interval of 95 % of the draws.
+    Raises ValueError, TypeError or RuntimeError for a layer that can't be measured.
+    """
     (net, views, _), *others = scenes
     population = (views.shape[0], views.shape[1])
     opened = open_layer(net, name, views.flatten(0, 1))
-    k = min(k, opened.size)
+    k = min(k, opened.weight.numel())
     here = look(opened, population, k, seed=seed)
     shares = {kind: redrawn(here, kind, k, _directions(scenes[0], name), seed) for kind in KINDS}
     for other in others:
         there = look(open_layer(other[0], name, other[1].flatten(0, 1)), population, k, (BETWEEN,), seed)
         shares[UNTRAINED] = redrawn(there, BETWEEN, k, _directions(other, name), seed)
     draw = torch.Generator().manual_seed(seed + 1)
-    signs = torch.randn(opened.size, DRAWS, generator=draw, dtype=torch.float32)
+    signs = torch.randn(opened.weight.numel(), DRAWS, generator=draw, dtype=torch.float32)
     random, noise = (
         Share(float(drawn.mean()), *drawn.quantile(torch.tensor([0.025, 0.975]).to(drawn)).tolist())
         for drawn in (here.share(BETWEEN, k, signs), here.share(BETWEEN, k, towards_targets(here, draw)))
@@ -249,7 +232,7 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport
 
 
 def _directions(scene: Scene, name: str) -> Tensor:
-    """The layer's weights and its step, ``(size, 2)``; raises ValueError where one is zero, which has no direction.
+    """Return the layer's weights and its step, ``(size, 2)``; raises ValueError where one is zero, which has no direction.
 
     So are the steps of weights that are computed from others (pruned, parametrised), which are what a step moves.
     """
@@ -260,9 +243,10 @@ def _directions(scene: Scene, name: str) -> Tensor:
 
 
 def redrawn(seen: Seen, kind: str, k: int, directions: Tensor, seed: int) -> list[Share]:
-    """Each direction's share in the leading modes, and where it lies when the images are drawn anew, with replacement.
+    """Return each direction's share in the leading modes, and where it lies when the images are drawn anew, with replacement.
 
-    The directions, ``(size, n)``, stay as they are, and modes are sought among the directions that were asked about.
+    This is the bootstrap's interval of 95 %, of 200 draws.  The directions, ``(size, n)``, stay as they are, and modes are sought
+    among the directions that were asked about.
     """
     count = seen.population[0]
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=REDRAWN)
@@ -272,7 +256,10 @@ def redrawn(seen: Seen, kind: str, k: int, directions: Tensor, seed: int) -> lis
 
 
 def towards_targets(seen: Seen, draw: torch.Generator) -> Tensor:
-    """Steps towards random targets, one an image: ``(size, TARGETS)``."""
+    r"""Return steps towards random targets, one an image: ``(size, TARGETS)``.
+
+    A target is Gaussian, less the mean over the images, and the step :math:`\sum_i \bar K_i t_i`, a regression's first.
+    """
     opened, (count, views) = seen.opened, seen.population
     shape = (TARGETS, count, 1, opened.output.shape[1])
     targets = torch.randn(shape, generator=draw, dtype=torch.float32).to(opened.output)
@@ -298,13 +285,16 @@ class Seen:
 
     @cached_property
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Each image's mean field ``(N, n_L, m)``, and the second moments of it and within its views, ``(N, m, m)``."""
+        """Each image's mean field ``(N, n_L, m)``, and the second moments of it and within its views, ``(N, m, m)``.
+
+        All three operators, and those of every resampling of the images, are sums of these.
+        """
         mean = self.fields.mean(1)
         off = (self.fields - mean[:, None]).flatten(1, 2)
         return mean, mean.mT @ mean, off.mT @ off / self.population[1]
 
     def matrices(self, kind: str, shares: Tensor | None = None) -> Tensor:
-        """The operator of one of :data:`KINDS` between the directions, ``(m, m)``.
+        """Return the operator of one of :data:`KINDS` between the directions, ``(m, m)``.
 
         shares: of each image in the population, ``(B, N)``, which add up to 1, for ``(B, m, m)``; all equal if not given.
         """
@@ -319,12 +309,18 @@ class Seen:
         return matrix
 
     def modes(self, kind: str, k: int, shares: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Eigenvalues ``(..., k)``, largest first, and vectors in the directions' coordinates, ``(..., m, k)``."""
+        """Return the ``k`` leading eigenvalues, ``(..., k)``, and vectors in the directions' coordinates, ``(..., m, k)``.
+
+        kind, shares: as in :meth:`matrices`.  Vectors of the weights are ``basis`` times these.
+        """
         values, vectors = torch.linalg.eigh(self.matrices(kind, shares))
         return values.flip(-1)[..., :k], vectors.flip(-1)[..., :k]
 
     def residual(self, kind: str, k: int) -> float:
-        r"""The largest :math:`\|\mathrm{OP} v - \lambda v\| / \lambda_1` of the leading ``k`` modes."""
+        r"""Return the largest :math:`\|\mathrm{OP} v - \lambda v\| / \lambda_1` of the leading ``k`` modes.
+
+        OP is the operator on all weights, here: its product may leave the directions' span, which the search has missed then.
+        """
         values, turn = self.modes(kind, k)
         mixing, gaps = mixing_of(kind, *self.population), []
         for value, column in zip(values, turn.T, strict=True):
@@ -333,14 +329,26 @@ class Seen:
         return float(torch.stack(gaps).max() / values[0])
 
     def share(self, kind: str, k: int, directions: Tensor, shares: Tensor | None = None) -> Tensor:
-        r""":math:`\|P x\|^2 / \|x\|^2` of directions ``(size, n)`` in the leading ``k`` modes: ``(n,)``, or ``(B, n)``."""
+        r"""Return :math:`\|P x\|^2 / \|x\|^2` of directions ``(size, n)`` in the leading ``k`` modes: ``(n,)``, or ``(B, n)``.
+
+        ``P`` projects onto the modes of :meth:`modes`; a direction outside of the basis has its whole length in the denominator.
+        """
         x = directions.to(self.basis)
         turn = self.modes(kind, k, shares)[1]
         return (turn.mT @ (self.basis.T @ x)).square().sum(-2) / x.square().sum(0)
 
 
 def mixing_of(kind: str, count: int, views: int) -> Mixing:
-    """The matrix C of one of :data:`KINDS` on ``(count, views)``."""
+    r"""Return the matrix C of one of :data:`KINDS` on ``(count, views)``: what :meth:`Seen.matrices` is with equal shares.
+
+    With V views an image, :math:`\mathbb V_x` of the mean over views holds :math:`1/V` of the covariance within views.  Leaving
+    out the pairs of a view with itself takes it away, without bias over the draws of the views:
+
+    .. math::  \widehat{\mathbb V}_x = \mathbb V_i[\bar K_i] - \frac{1 - 1/N}{V - 1} \, E_i \mathbb V_v[K_{iv}] ,
+
+    which is also what the simple loss over all pairs of *different* views moves along: its step is :math:`2N/(N-1)` times
+    :math:`\widehat{\mathbb V}_x \operatorname{vec}(W)`.  WITHIN is the unbiased one, over ``views - 1``.
+    """
     return {
         BETWEEN: Mixing(intra=-(1 - 1 / count) / (views - 1)),
         ALL: Mixing(intra=1.0),
@@ -349,16 +357,17 @@ def mixing_of(kind: str, count: int, views: int) -> Mixing:
 
 
 def of_field(opened: OpenedLayer, field: Tensor) -> Tensor:
-    """``K u`` of a field ``(N, V, n_L)``, as a vector ``(size,)`` in float64."""
+    """Return ``K u`` of a field ``(N, V, n_L)``, the sum over views of what each does to the weights, ``(size,)``, in float64."""
     return vec(opened.vjp(field.flatten(0, 1).contiguous())).double()
 
 
 def look(
     opened: OpenedLayer, population: tuple[int, int], k: int, kinds: tuple[str, ...] = (BETWEEN, WITHIN), seed: int = 0
 ) -> Seen:
-    """The layer through all directions that the search for the leading ``k`` modes of the ``kinds`` has asked about.
+    """Return the layer through all directions that the search for the leading ``k`` modes of the ``kinds`` has asked about.
 
-    Raises ValueError where one of the ``kinds`` is zero but for rounding, so that it has no modes.
+    A small layer is seen through all its weights.  Directions are made orthonormal, without those that are nearly in the span of
+    the others: they would bring rounding.  Raises ValueError where one of the ``kinds`` is zero but for rounding: it has no modes.
     """
     weight, asked, found = opened.weight, [], []
 
@@ -368,8 +377,8 @@ def look(
         found.append(u)
         return u
 
-    if opened.size <= SMALL:
-        for unit in torch.eye(opened.size):
+    if opened.weight.numel() <= SMALL:
+        for unit in torch.eye(opened.weight.numel()):
             field(unit)
     else:
         for kind in kinds:
@@ -381,7 +390,7 @@ def look(
     length = vectors.norm(dim=0)
     vectors, fields = vectors / length, fields / length
     values, turn = torch.linalg.eigh(vectors.T @ vectors)
-    kept = values > 1e-4 * values.max()  # a direction that is nearly in the span of the others would bring rounding
+    kept = values > 1e-4 * values.max()
     turn = turn[:, kept] / values[kept].sqrt()
     seen = Seen(opened, population, vectors @ turn, fields @ turn)
     least = max((100 * torch.finfo(weight.dtype).eps) ** 2, 1e-14)  # of the mean square: rounding doesn't vary
@@ -392,15 +401,16 @@ def look(
 
 
 def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
-    """The size of each of :data:`KINDS`: exact along the directions, and by random signs beside them, of which each costs a JVP.
+    r"""Return the size of each of :data:`KINDS`: exact along the directions, and by random signs beside them, a JVP each.
 
-    One field of a sign serves all three and their squares.
-    Errors are the jackknife's, over the probes: 0 where the directions are all there are.
+    Hutchinson's estimate: :math:`\operatorname{tr} A = E[z^\top A z]` of signs ``z``, and :math:`\|A\|_F^2 = E[(z^\top A z')^2]` of
+    two of them.  One field of a sign serves all three operators and their squares.  Errors are the jackknife's, over the probes: 0
+    where the directions are all there are.
     """
     opened, m, found = seen.opened, seen.basis.shape[1], {}
-    if m < opened.size:
+    if m < opened.weight.numel():
         draw = torch.Generator().manual_seed(seed)
-        signs = torch.randint(0, 2, (opened.size, probes), generator=draw).to(seen.basis) * 2 - 1
+        signs = torch.randint(0, 2, (opened.weight.numel(), probes), generator=draw).to(seen.basis) * 2 - 1
         rest = signs - seen.basis @ (seen.basis.T @ signs)
         shape = opened.weight.shape
         rows = [opened.jvp(unvec(z, shape)).unflatten(0, seen.population) for z in rest.T.to(opened.weight)]

@@ -1,12 +1,19 @@
-"""What an inspection found: values that can be printed, drawn, and written to JSON and to a page."""
+"""What an inspection found: values that can be printed, drawn, and written to JSON and to a page.
+
+The page is HTML that loads nothing: a template, tables, and charts that follow the reader's light or dark theme.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 from sslbook._files import user_path, write_text
@@ -74,28 +81,30 @@ class LayerReport:
 
     @property
     def size(self) -> int:
-        """How many weights it has."""
+        """Number of weights, the product of ``shape``."""
         return math.prod(self.shape)
 
     @property
     def clear(self) -> bool:
-        """Whether the modes are found and their own, and twice as high as the noise that the draw of the views leaves."""
+        """Whether the modes are found and their own, and twice as high as the noise that the draw of the views leaves.
+
+        That is: each eigenvalue is there once, the residual is below 0.1, and the lowest eigenvalue, which is negative by noise
+        alone, is less than half as far below zero as the last mode's is above it.
+        """
         return self.copies == 1 and self.residual < 0.1 and self.values[-1] > 2 * max(-self.lowest, 0.0)
 
     @property
     def title(self) -> str:
-        """Its name, and whether it is unclear."""
+        """Its name as tables and charts show it, which says so where it is not :attr:`clear`."""
         return self.name if self.clear else f"{self.name} (unclear)"
 
     def ahead(self, low: str = "value", high: str = "value") -> bool:
-        """Whether the step's share in its modes is above all controls, by value, or its ``low`` end above their ``high`` ones."""
+        """Return whether the step's share in its modes is above all controls: its ``low`` above their ``high``.
+
+        By default both are the values; ``ahead("low", "high")`` asks whether the intervals are apart.
+        """
         most = max(getattr(share, high) for name, share in self.step.items() if name != BETWEEN)
         return bool(getattr(self.step[BETWEEN], low) > most)
-
-    @property
-    def leading(self) -> float:
-        """The share of the trace in the leading modes: what a step towards random targets has there on average."""
-        return sum(self.values) / self.sizes[BETWEEN].trace
 
 
 @dataclass(frozen=True)
@@ -107,16 +116,20 @@ class Report:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.html`` into a folder, which is made if needed; return the path of ``report.html``."""
-        from sslbook.inspect.page import page  # and with it matplotlib, which a report that is printed does not need
+        """Write ``report.json`` and ``report.html`` into a folder, which is made if needed; return the path of ``report.html``.
 
+        JSON holds all numbers, as the fields of this class are named; each file is whole or not there.
+        """
         place = user_path(folder)
         write_text(place / "report.json", json.dumps({"format": 1, **asdict(self)}, indent=1, allow_nan=False) + "\n")
         write_text(place / "report.html", page(self))
         return place / "report.html"
 
     def verdict(self) -> str:
-        """Say in how many layers the step's share exceeds all controls, by value and by interval; suggest more data."""
+        """Say in how many layers the step's share exceeds all controls, by value and by interval; suggest more data.
+
+        Layers that are not :attr:`LayerReport.clear` are counted apart, since their modes say nothing.
+        """
         clear = [layer for layer in self.layers if layer.clear]
         if not clear:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
@@ -138,14 +151,17 @@ class Report:
         """
         rows = []
         for layer in self.layers:
-            row = {"Layer": layer.title, "Trace": f"{layer.leading:.2g}"}
+            row = {"Layer": layer.title, "Trace": f"{sum(layer.values) / layer.sizes[BETWEEN].trace:.2g}"}
             for kind, share in getattr(layer, part).items():
                 row[kind.capitalize()] = f"{share.value:.2g}" + f" ({share.low:.2g} to {share.high:.2g})" * ends
             rows.append(row)
         return rows
 
     def table(self) -> str:
-        """Return the verdict, and a row for each layer: the shares of the trace and of the step in the leading modes."""
+        """Return the verdict, and a row for each layer: the shares of the trace and of the step in the leading modes.
+
+        Layers that could not be measured follow, each with the reason.
+        """
         lines, rows = [self.verdict(), f"Shares in the {self.about['modes']} leading modes:"], self.rows(ends=False)
         cells = [list(row) for row in rows[:1]] + [list(row.values()) for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -154,11 +170,13 @@ class Report:
             lines.append("  ".join([name.ljust(widths[0]), *right]))
         return "\n".join([*lines, *(f"{name}: left out, {why}" for name, why in self.refused.items())])
 
-    def __repr__(self) -> str:
-        return self.table()
+    __repr__ = table
 
     def plot(self, part: str = "step") -> Figure:
-        """Draw a row for each layer: the share of its ``step`` or ``weights`` in the leading modes, and the controls."""
+        """Draw a row for each layer: the share of its ``step`` or ``weights`` in the leading modes, and the controls.
+
+        The axis is logarithmic, from 1e-9 on; a line shows where 95 % of the first mark's redraws lie (:data:`MARKS`).
+        """
         rows, shares = range(len(self.layers)), [getattr(layer, part) for layer in self.layers]
         drawn = figure(figsize=(9, 1.5 + 0.25 * len(rows)))
         axes = drawn.subplots()
@@ -175,3 +193,122 @@ class Report:
             axes.plot(values, rows, marker, color=colour, markerfacecolor=filled, markeredgewidth=1.5, label=kind)
         drawn.legend(loc="outside upper center", ncols=3, frameon=False, reverse=True)
         return drawn
+
+
+PAGE = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Covariance operators, layer by layer</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root { color-scheme: light dark; } @media (prefers-color-scheme: dark) { img { filter: invert(1) hue-rotate(180deg); } }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem; }
+.wide { overflow-x: auto; border: 1px solid #888; border-radius: 4px; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .3rem .6rem; text-align: right; border-top: 1px solid #888; } caption { text-align: left; padding: .5rem; }
+tbody th, th:first-child { text-align: left; white-space: nowrap; } dd, code { overflow-wrap: anywhere; }
+figure { margin: 1rem 0; } img { display: block; width: 100%; min-width: 40rem; }
+</style>
+</head>
+<body>
+<main>
+<h1>What the layers hold of the covariance operator</h1>
+<p>$count layers of $source, looked at with $views random views of each of $images images ($image_source), and the step of the
+loss <i>$loss</i>.</p>
+<p><b>$verdict</b></p>
+<h2>How to read it</h2>
+<p>To first order, training with pairs of views multiplies a layer’s weights by the covariance, between images, of the layer’s
+connection averaged over views. A <b>share</b> is the part of a squared length in its $k leading eigenvectors, with the interval of
+95 % of redrawn images. Gradients lie in few directions whatever the loss is, and the covariances have leading directions in common:
+only where the first number is clear of <i>all</i> its controls does the layer speak for what survives augmentation. With the simple
+loss and an Euler gap of 0, the step is the operator times the weights, and its high share arithmetic.</p>
+<p>A layer is “unclear” where its $k eigenvalues are not all twice as large as its most negative one, which only the draw of the
+views can make negative; where the search did not find them (a residual above 0.1); and where it is the last one and linear: each
+eigenvalue is there once for every output, so that no $k modes are the leading ones.</p>
+<ul><li><b>Between images</b>: in the modes of the covariance between images, each averaged over its views: that of theory</li>
+<li><b>All views</b>: control: in the modes of the covariance of all views, not averaged</li>
+<li><b>Within views</b>: control: in the modes of the covariance within the views of one image, to be lost by training</li>
+<li><b>Untrained network</b>: control: the untrained network’s, in its own modes between images</li>
+<li><b>Random targets, random direction</b>: controls: in the same modes, of steps towards random targets, and of no step</li></ul>
+$shares
+<h2>Spectra</h2>
+<p>Of the covariance between images, less what few views leave in it of that within views. The effective rank is the participation
+ratio, (tr OP)² / ‖OP‖²; ± is a standard error. The residual is the largest ‖OP v − λ v‖ / λ₁ of the modes. The Euler gap is 0
+where the step of the simple loss is the operator times the weights (no biases, no shift of BatchNorm, no parallel path).</p>
+$spectra
+<h2>Layers left out</h2>
+<dl>$refused</dl>
+<h2>What was looked at</h2>
+<dl>$about</dl>
+</main>
+</body>
+</html>
+""")
+
+
+def page(report: Report) -> str:
+    """Return a report as a whole page; all that comes from the caller, as names of layers and of losses, is escaped.
+
+    Charts are in it as SVG, the same to the byte for the same numbers.
+    """
+    import matplotlib as mpl  # a second, which a report that is printed does not need
+
+    about, k, parts, spectra = report.about, report.about["modes"], "", []
+    for layer in report.layers:
+        size, views, within = (layer.sizes[kind] for kind in (BETWEEN, ALL, WITHIN))
+        ranks = [f"{part.rank:.3g} ± {part.rank_error:.3g}" for part in (size, views, within)]
+        spectra.append({
+            "Layer": layer.title,
+            "Weights": f"{' × '.join(map(str, layer.shape))} ({layer.kind}, {layer.size:,})",
+            f"{k} leading eigenvalues": ", ".join(f"{value:.3g}" for value in layer.values),
+            "Lowest eigenvalue": f"{layer.lowest:.2g}",
+            "Trace": f"{size.trace:.3g} ± {size.trace_error:.3g}",
+            **dict(zip(("Effective rank", "Of all views", "Within views"), ranks, strict=True)),
+            "Trace within / between": f"{within.trace / size.trace:.2g}",
+            "Residual": f"{layer.residual:.0e}",
+            "Euler gap": f"{layer.euler_gap:.1g}",
+        })  # fmt: skip
+    for part in ("step", "weights") if report.layers else ():
+        with mpl.rc_context({"svg.hashsalt": "sslbook"}):
+            report.plot(part).savefig(file := io.BytesIO(), format="svg", transparent=True, metadata={"Date": None})
+        alt = f"Chart: share of the {part} in the leading modes of each layer, beside controls: numbers are below"
+        caption = "The line is where 95 % of the first mark’s redraws lie."
+        image = f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}">'
+        chart = f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{image}</div>'
+        parts += f"<h2>Share of the {part}</h2>\n<figure>{chart}<figcaption>{caption}</figcaption></figure>\n"
+        parts += _table(f"Share of the trace and of the {part} in {k} leading modes", report.rows(part))
+    return PAGE.substitute(
+        count=len(report.layers),
+        source=escape(str(about.get("source", about["network"]))),
+        views=about["views"],
+        images=about["images"],
+        image_source=escape(str(about["image source"])),
+        loss=escape(about["loss"]),
+        verdict=escape(report.verdict()),
+        k=k,
+        shares=parts,
+        spectra=_table("Spectra, layer by layer", spectra) if spectra else "",
+        refused=_terms(report.refused) or "<dd>None.</dd>",
+        about=_terms(about),
+    )
+
+
+def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows, each by the same heads, as a table in a box that scrolls by itself; the first cell of a row heads it."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
+    body = ""
+    for row in rows:
+        name, *cells = map(escape, row.values())
+        body += f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>\n'
+    table = f"<table><caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+    return f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{table}</div>'
+
+
+def _terms(items: Mapping[str, object]) -> str:
+    """Return names and what they are as the terms of a list; of settings within settings, each with its name."""
+    found = ""
+    for name, value in items.items():
+        words = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, Mapping) else value
+        found += f"<dt>{escape(name)}</dt><dd>{escape(str(words))}</dd>\n"
+    return found

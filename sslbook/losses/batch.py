@@ -33,8 +33,7 @@ def info_nce(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor
     ``contrastive(z1, z2, temperature=...)`` of :mod:`sslbook.losses.pairs`, SimCLR's loss; ``normalize=False`` is that function's,
     too: half squared distances of the outputs as they are.
     """
-    same, other = _same_sample(z)
-    return _cross_entropy(_distances(z, normalize), same & other, other, temperature)
+    return _entropy(z, temperature, normalize)
 
 
 @anywhere
@@ -45,14 +44,9 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, nor
     none, and leaves NaN.  The mean over an anchor's positives stands outside of the logarithm.  The paper adds up the anchors;
     here, as in its released code, it is their mean.
     """
-    _require_views(z)
     require_classes("labels", labels)
     labels = labels.long()  # PyTorch compares few of the unsigned types
-    of_rows = labels.repeat_interleave(z.shape[-2], dim=-1)
-    same = of_rows[..., :, None] == of_rows[..., None, :]
-    other = ~torch.eye(same.shape[-1], dtype=torch.bool, device=z.device)
-    value = _cross_entropy(_distances(z, normalize), same & other, other, temperature)
-    return value.masked_fill((labels < 0).any(-1), math.nan)
+    return _entropy(z, temperature, normalize, labels).masked_fill((labels < 0).any(-1), math.nan)
 
 
 @anywhere
@@ -61,8 +55,29 @@ def decoupled(z: Tensor, *, temperature: float, normalize: bool = True) -> Tenso
 
     That is :func:`info_nce` without the positives in the denominator, that of distances with ``epsilon = 0`` (DCL, [yeh2022]).
     """
-    same, other = _same_sample(z)
-    return _cross_entropy(_distances(z, normalize), same & other, ~same, temperature)
+    return _entropy(z, temperature, normalize, without_positives=True)
+
+
+def _entropy(
+    z: Tensor, temperature: float, normalize: bool, classes: Tensor | None = None, *, without_positives: bool = False
+) -> Tensor:
+    r"""Return the mean over anchors ``a`` and positives ``p`` of :math:`r_{ap}/\tau + \log \sum_b e^{-r_{ab}/\tau}`, ``(...,)``.
+
+    classes: of the samples, ``(N,)`` or ``(..., N)``; by default, each is its own.  Views of one are positives.  ``b`` are
+    all other views, or those of other classes ``without_positives``.  r: half squared distances of the outputs, divided by their
+    norms if ``normalize``, about the batch's mean, which changes none of them (see :func:`sslbook.losses.pairs.pair_distances`).
+    """
+    require_views(z)
+    classes = torch.arange(z.shape[-3], device=z.device) if classes is None else classes
+    rows = (unit(z) if normalize else z).flatten(-3, -2)
+    rows = rows - rows.detach().mean(-2, keepdim=True)
+    r = cross_distances(rows, rows)
+    of_rows = classes.repeat_interleave(z.shape[-2], dim=-1)
+    same = of_rows[..., :, None] == of_rows[..., None, :]
+    other = ~torch.eye(same.shape[-1], dtype=torch.bool, device=z.device)
+    positive, against = same & other, ~same if without_positives else other
+    share = positive.to(r.dtype) / positive.sum(-1, keepdim=True)
+    return pairs.info_nce((share * r).sum(-1), r.masked_fill(~against, math.inf), temperature, epsilon=0).mean(-1)
 
 
 @anywhere
@@ -72,16 +87,12 @@ def clip(z: Tensor, *, temperature: float) -> Tensor:
     An anchor's negatives are the other tower's alone; products within a tower don't count.  ``V = 2``; CLIP [radford2021] learns
     its temperature, which is given here.
     """
-    r = 1 - _cosines(z)
-    same = torch.eye(r.shape[-1], dtype=torch.bool, device=r.device)
-    rows, columns = (_cross_entropy(each, same, torch.ones_like(same), temperature) for each in (r, r.mT))
+    require_views(z, two=True)
+    first, second = unit(z).unbind(-2)
+    r = 1 - first @ second.mT
+    itself = r.diagonal(dim1=-2, dim2=-1)
+    rows, columns = (pairs.info_nce(itself, each, temperature, epsilon=0).mean(-1) for each in (r, r.mT))
     return 0.5 * (rows + columns)
-
-
-def _cross_entropy(r: Tensor, positive: Tensor, against: Tensor, temperature: float) -> Tensor:
-    """Mean over the rows of distances ``(..., A, B)``, with masks of its shape: who attracts, and who is in the denominator."""
-    share = positive.to(r.dtype) / positive.sum(-1, keepdim=True)
-    return pairs.info_nce((share * r).sum(-1), r.masked_fill(~against, math.inf), temperature, epsilon=0).mean(-1)
 
 
 @anywhere
@@ -91,7 +102,9 @@ def sigmoid_pairs(z: Tensor, *, scale: float, bias: float) -> Tensor:
     The cosines are those of tower 0 with tower 1; ``V = 2``.  The sum over all ``N^2`` pairs is divided by ``N``, as printed.
     SigLIP [zhai2023] learns both numbers, from 10 and -10; here they are given.
     """
-    logits = scale * _cosines(z) + bias
+    require_views(z, two=True)
+    first, second = unit(z).unbind(-2)
+    logits = scale * (first @ second.mT) + bias
     label = 2 * torch.eye(logits.shape[-1], dtype=z.dtype, device=z.device) - 1
     return -F.logsigmoid(label * logits).sum(-1).mean(-1)
 
@@ -103,10 +116,13 @@ def spectral_contrastive(z: Tensor) -> Tensor:
     The first mean is over the ``N V (V - 1)`` ordered pairs of two views of one sample, the second over the ``N (N - 1) V^2`` of
     views, also equal ones, of two samples: each is unbiased.  (The released code has the negatives of view 0 with view 1 alone.)
     """
-    same, other = _same_sample(z)
+    require_views(z)
     rows = z.flatten(-3, -2)
     gram = rows @ rows.mT
-    positive, negative = same & other, ~same  # means over a mask, without a sum that half precision couldn't hold
+    sample = torch.arange(z.shape[-3], device=z.device).repeat_interleave(z.shape[-2])
+    negative = sample[:, None] != sample
+    positive = ~negative & ~torch.eye(len(sample), dtype=torch.bool, device=z.device)
+    # means over a mask, without a sum that half precision couldn't hold
     attraction = (gram * positive).mean((-2, -1)) / positive.double().mean().to(gram.dtype)
     repulsion = (gram.square() * negative).mean((-2, -1)) / negative.double().mean().to(gram.dtype)
     return repulsion - 2 * attraction
@@ -119,14 +135,15 @@ def barlow_twins(z: Tensor, *, weight: float) -> Tensor:
     ``C (D, D)`` are correlations over the batch, of coordinates less their mean and divided by their deviation [zbontar2021]; as in
     the released code, 1e-5 is added to the variance, so that a coordinate that is constant correlates with nothing.  ``V = 2``.
     """
-    _require_views(z, two=True)
+    require_views(z, two=True)
     centred = z - z.mean(-3, keepdim=True)
     centred = centred - centred.mean(-3, keepdim=True)  # what is constant keeps nothing of its mean's rounding
     # a quotient, since half precision can't hold the derivative of a reciprocal root at 1e-5
     first, second = (centred / (centred.square().mean(-3, keepdim=True) + 1e-5).sqrt()).unbind(-2)
     correlation = first.mT @ second / z.shape[-3]
     itself = 1 - correlation.diagonal(dim1=-2, dim2=-1)
-    return itself.square().sum(-1) + weight * _between_coordinates(correlation)
+    between = ~torch.eye(z.shape[-1], dtype=torch.bool, device=z.device)
+    return itself.square().sum(-1) + weight * (correlation.square() * between).sum((-2, -1))
 
 
 @anywhere
@@ -139,46 +156,24 @@ def vicreg(z: Tensor, *, variance: float = 25.0, invariance: float = 25.0, covar
 
     with variances and covariances over ``N - 1``.  (As printed, the first is not divided by ``D``, and the second adds up views.)
     """
-    _require_views(z, two=True)
+    require_views(z, two=True)
     views = z.movedim(-2, 0)
     centred = views - views.mean(-2, keepdim=True)
     products = centred.mT @ centred / (z.shape[-3] - 1)
     deviation = (products.diagonal(dim1=-2, dim2=-1) + 1e-4).sqrt()
+    between = ~torch.eye(z.shape[-1], dtype=torch.bool, device=z.device)
     return (
         invariance * (views[0] - views[1]).square().mean((-2, -1))
         + variance * F.relu(1 - deviation).mean(-1).mean(0)
-        + covariance * _between_coordinates(products).sum(0) / z.shape[-1]
+        + covariance * (products.square() * between).sum((-2, -1)).sum(0) / z.shape[-1]
     )
 
 
-def _between_coordinates(matrix: Tensor) -> Tensor:
-    """Sum of the squares off the diagonal of ``(..., D, D)``."""
-    return (matrix.square() * ~torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device)).sum((-2, -1))
+def require_views(z: Tensor, *, two: bool = False) -> None:
+    """Raise ValueError unless ``z`` is ``(..., N, V, D)`` with two samples and two views at least, to tell apart.
 
-
-def _distances(z: Tensor, normalize: bool) -> Tensor:
-    """Half squared distances of all ``M = N V`` views of a batch, ``(..., M, M)``, sample by sample."""
-    rows = (unit(z) if normalize else z).flatten(-3, -2)
-    rows = rows - rows.detach().mean(-2, keepdim=True)  # no distance changes; see pair_distances
-    return cross_distances(rows, rows)
-
-
-def _cosines(z: Tensor) -> Tensor:
-    """Of view 0 with view 1: ``(..., N, N)``."""
-    _require_views(z, two=True)
-    first, second = unit(z).unbind(-2)
-    return first @ second.mT
-
-
-def _same_sample(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Which pairs of the ``M = N V`` views are of one sample, and which are of two views: ``(M, M)`` each."""
-    _require_views(z)
-    sample = torch.arange(z.shape[-3], device=z.device).repeat_interleave(z.shape[-2])
-    return sample[:, None] == sample, ~torch.eye(len(sample), dtype=torch.bool, device=z.device)
-
-
-def _require_views(z: Tensor, *, two: bool = False) -> None:
-    """Raise ValueError unless ``z`` is ``(..., N, V, D)`` with samples and views to tell apart."""
+    two: unless it has two views exactly.  Of one sample, or one view, each of these losses is a constant or NaN.
+    """
     require_floating(z=z)
     if z.ndim < 3 or z.shape[-3] < 2 or z.shape[-2] < 2 or not z.shape[-1] or (two and z.shape[-2] != 2):
         views = "V = 2 views" if two else "V >= 2 views"
@@ -201,8 +196,8 @@ class Loss(NamedTuple):
 
 
 def of_two_views(z: Tensor, *, loss: str, **params: Any) -> Tensor:
-    """:func:`sslbook.losses.pairs.contrastive` of ``z (..., N, 2, D)``, with its keywords."""
-    _require_views(z, two=True)
+    """Return :func:`sslbook.losses.pairs.contrastive` of ``z (..., N, 2, D)``, with its keywords; a value a replica, ``(...,)``."""
+    require_views(z, two=True)
     first, second = z.unbind(-2)
     return pairs.contrastive(first, second, loss, **params)
 

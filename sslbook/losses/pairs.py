@@ -104,15 +104,20 @@ def unit(z: Tensor) -> Tensor:
 
 
 def cross_distances(a: Tensor, b: Tensor) -> Tensor:
-    """All ``||a_i - b_j||^2 / 2``, from inner products: ``(..., N, D)``, ``(..., M, D)`` -> ``(..., N, M)``."""
+    r"""Return all :math:`\|a_i - b_j\|^2 / 2` of ``(..., N, D)`` and ``(..., M, D)``, as ``(..., N, M)``.
+
+    It is :math:`(\|a_i\|^2 + \|b_j\|^2)/2 - a_i^\top b_j`, which loses the digits of a large common part: take it off first.
+    """
     half_norms = 0.5 * a.square().sum(-1)[..., :, None] + 0.5 * b.square().sum(-1)[..., None, :]
     return half_norms - a @ b.mT
 
 
 def _off_diagonal(square: Tensor) -> Tensor:
-    """Rows of ``(..., N, N)`` without their diagonal entry, in order: ``(..., N, N - 1)``."""
+    """Return the rows of ``(..., N, N)`` without their diagonal entry, in order: ``(..., N, N - 1)``.
+
+    The diagonal is every (N + 1)-st entry: the first is dropped, and the rest cut into N - 1 rows of N + 1, whose last is diagonal.
+    """
     n = square.shape[-1]
-    # the diagonal is every (N+1)-st entry: drop the first, and cut the rest into N - 1 rows of N + 1, whose last one is diagonal
     tail = square.flatten(-2)[..., 1:].reshape(*square.shape[:-2], n - 1, n + 1)
     return tail[..., :-1].reshape(*square.shape[:-1], n - 1)
 
@@ -212,8 +217,10 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None 
     require_floating(r=r)
     require_one_of("loss", loss, ("simple", "soft_triplet", "info_nce"))  # those of Theorem 2
     unused = {"margin": loss != "soft_triplet" and margin, "temperature": loss == "simple" and temperature}
-    if names := [name for name, number in unused.items() if number]:
-        raise ValueError(f"loss={loss!r} has no use for {' and '.join(names)}")
+    if any(unused.values()):
+        raise ValueError(
+            f"loss={loss!r} has no use for {' and '.join(name for name, number in unused.items() if number)}"
+        )
     if loss == "simple":
         return torch.ones_like(r)
     tau = require_number("temperature", temperature, above=0)
@@ -280,7 +287,5 @@ def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:
     """Raise ValueError where the shapes don't fit: by broadcasting, one anchor would silently stand for all."""
     require_floating(r_pos=r_pos, r_neg=r_neg)
     if r_neg.shape[:-1] != r_pos.shape or r_neg.ndim != r_pos.ndim + 1 or not r_neg.shape[-1]:
-        raise ValueError(
-            "r_neg must have the shape of r_pos and one more dimension, (..., H) with H >= 1, "
-            f"got {tuple(r_pos.shape)} and {tuple(r_neg.shape)}"
-        )
+        shapes = f"{tuple(r_pos.shape)} and {tuple(r_neg.shape)}"
+        raise ValueError(f"r_neg must have the shape of r_pos and one more dimension, (..., H), H >= 1, got {shapes}")

@@ -1,17 +1,6 @@
 r"""BatchNorm taken apart: its mean and its deviation, each with or without its forward and its backward half.
 
-BatchNorm without its affine part maps a batch to :math:`(x - \mu)/\sqrt{\sigma^2 + \epsilon}`, where :math:`\mu` and
-:math:`\sigma^2` are the batch's mean and variance, and the gradient flows through both statistics.  Section 5 and Table 4 of
-[tian2021iclr] ask which of these halves matters, so each statistic has a mode of its own:
-
-========== ======================= ==========================================
-mode       forward                 gradient through the statistic
-========== ======================= ==========================================
-normal     yes                     yes
-detach     yes                     no: the statistic is a constant
-omit       no                      no
-backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
-========== ======================= ==========================================
+Section 5 and Table 4 of [tian2021iclr] ask which of these halves matters.
 """
 
 from __future__ import annotations
@@ -36,7 +25,16 @@ def batch_normalize(
     eps: float = 1e-5,
     unbiased: bool = False,
 ) -> Tensor:
-    r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
+    r"""Return :math:`(x - \mu)/\sqrt{\sigma^2 + \epsilon}`, the statistics over ``dims``, each in a mode of its own.
+
+    ========== ======================= ==========================================
+    mode       forward                 gradient through the statistic
+    ========== ======================= ==========================================
+    normal     yes                     yes
+    detach     yes                     no: the statistic is a constant
+    omit       no                      no
+    backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
+    ========== ======================= ==========================================
 
     With ``mean="backward"``, ``std="omit"`` the result is ``x``, and its gradient :math:`g_i - \frac1{|B|}\sum_j g_j`
     (Eq. 12 of [tian2021iclr]).  With ``std="backward"`` the forward pass does not divide, and the gradient loses its part
@@ -52,21 +50,16 @@ def batch_normalize(
     require_one_of("std", std, MODES)
     over = (dims,) if isinstance(dims, int) else tuple(dims)
     centre = x.mean(over, keepdim=True)
-    y = x if mean == "omit" else x - _in_mode(centre, mean)
+    y = x
+    if mean != "omit":
+        y = x - {"normal": centre, "detach": centre.detach(), "backward": centre - centre.detach()}[mean]
     if std == "omit":
         return y
     count = x.numel() // centre.numel()
     if count < 2:
         raise ValueError(f"dims must cover two numbers or more, as a deviation does, got {tuple(x.shape)} over {over}")
     scale = ((x - centre).square().sum(over, keepdim=True) / (count - unbiased) + eps).sqrt()
-    return y / (scale / scale.detach() if std == "backward" else _in_mode(scale, std))
-
-
-def _in_mode(statistic: Tensor, mode: str) -> Tensor:
-    """A statistic whose value, or whose gradient, is taken out."""
-    if mode == "detach":
-        return statistic.detach()
-    return statistic - statistic.detach() if mode == "backward" else statistic
+    return y / {"normal": scale, "detach": scale.detach(), "backward": scale / scale.detach()}[std]
 
 
 class BatchNorm(nn.Module):
@@ -113,7 +106,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set running means and biases to 0, and running variances and weights to 1."""
+        """Set running means and biases to 0, and running variances and weights to 1, as in a new layer."""
         self.running_mean.zero_()
         self.running_var.fill_(1)
         if self.weight is not None and self.bias is not None:
@@ -122,7 +115,11 @@ class BatchNorm(nn.Module):
 
     @anywhere
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``x``, normalised per channel; raises ValueError unless its shape is ``(N, features, ...)``."""
+        r"""Return ``x``, normalised per channel; raises ValueError unless its shape is ``(N, features, ...)``.
+
+        In training mode also the running statistics move, by the share ``momentum`` of the way to the batch's: its mean, and its
+        unbiased variance, as in PyTorch.  A batch of one number a channel has none, and moves nothing.
+        """
         if x.ndim < 2 or x.shape[1] != self.features:
             raise ValueError(f"x must have shape (N, {self.features}, ...), got {tuple(x.shape)}")
         over, channels = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
@@ -132,7 +129,7 @@ class BatchNorm(nn.Module):
             y = batch_normalize(x, mean=self.mean, std=self.std, dims=over, eps=self.eps, unbiased=self.unbiased)
             with torch.no_grad():
                 count, centre = x.numel() // self.features, x.mean(over, keepdim=True)
-                if count > 1:  # the running variance is the unbiased one, as in PyTorch
+                if count > 1:
                     variance = (x - centre).square().sum(over) / (count - 1)
                     self.running_mean.lerp_(centre.flatten(), self.momentum)
                     self.running_var.lerp_(variance, self.momentum)

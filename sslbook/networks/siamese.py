@@ -3,29 +3,6 @@ r"""Two towers: an encoder and a projector, on BYOL's side a predictor above the
 The two views of a batch go through the networks one after the other, so that BatchNorm's statistics are each view's own, as in
 the papers' released code.  All drawing is done on the CPU by generators of its own: weights depend on ``seed`` and not on the
 device, and those of the encoder not on what stands above it.
-
-What stands above the encoder, with the BatchNorm of the papers' ablations:
-
-======================  =====================================================================================
-two layers              Linear(inputs, hidden), BatchNorm, ReLU, Linear(hidden, outputs)
-one layer               BatchNorm, Linear(inputs, outputs): Tables 7 to 9 of [tian2021iclr]
-======================  =====================================================================================
-
-BatchNorm has no affine part, all linear layers have a bias, and either may miss, as in the released code.
-
-The encoder is ResNet-18 without its classifier: four stages of two blocks; a block is two 3x3 convolutions with BatchNorm, and
-adds its input to its output.  The stages have ``width``, ``2 width``, ``4 width`` and ``8 width`` channels, and each but the first
-halves the image; the last maps are averaged over the image (He et al. 2016; 512 numbers at the standard width of 64).
-
-=======  ==========================================================  ==============================================
-stem     what stands before the stages                               used by [tian2020] and [tian2021iclr] for
-=======  ==========================================================  ==============================================
-cifar    3x3 convolution, stride 1, and no pooling                   CIFAR-10 (Chen et al. 2020, Appendix B.9)
-stl      7x7 convolution, stride 2, then 3x3 max-pool, stride 2      STL-10, as ResNet-18 is for ImageNet
-=======  ==========================================================  ==============================================
-
-Its parameters and buffers have the names of torchvision's ``resnet18`` (``layer1.0.conv1.weight``, …).  A module in
-``torch.channels_last`` takes its images along; :func:`sslbook.training.run.step.layout_of` says where that is safe.
 """
 
 from __future__ import annotations
@@ -68,11 +45,22 @@ class Head(nn.Module):
         super().__init__()
         sizes = [inputs, outputs] if hidden is None else [inputs, hidden, outputs]
         self.linears = nn.ModuleList(nn.Linear(below, above) for below, above in pairwise(sizes))
-        self.norm = _normalization(sizes[-2], norm, unbiased)
-        self.out_norm = _normalization(outputs, out_norm, unbiased)
+        layers: list[nn.Module | None] = []
+        for features, modes in ((sizes[-2], norm), (outputs, out_norm)):
+            if modes is None:
+                layers.append(None)
+            elif modes == ("normal", "normal") and not unbiased:  # PyTorch's, one fused kernel
+                layers.append(nn.BatchNorm1d(features, affine=False))
+            else:  # a half is taken out
+                layers.append(BatchNorm(features, mean=modes[0], std=modes[1], unbiased=unbiased))
+        self.norm, self.out_norm = layers
 
     def forward(self, x: Tensor) -> Tensor:
-        """The head's output."""
+        """Return the head's output for ``(N, inputs)``, in float32 at least: cosines are not for half precision.
+
+        Two layers are Linear, BatchNorm, ReLU, Linear; one is BatchNorm, Linear (Tables 7 to 9 of [tian2021iclr]).  BatchNorm has
+        no affine part, and linear layers have biases, as in the released code.
+        """
         for linear in self.linears[:-1]:
             x = linear(x)
         if self.norm is not None:
@@ -80,16 +68,9 @@ class Head(nn.Module):
         if len(self.linears) > 1:
             x = x.relu()
         y: Tensor = self.linears[-1](x)
-        return y if self.out_norm is None else self.out_norm(y)
-
-
-def _normalization(features: int, norm: Norm | None, unbiased: bool) -> nn.Module | None:
-    """PyTorch's BatchNorm where both statistics act in both directions, and ours where a half is taken out."""
-    if norm is None:
-        return None
-    if norm == ("normal", "normal") and not unbiased:
-        return nn.BatchNorm1d(features, affine=False)
-    return BatchNorm(features, mean=norm[0], std=norm[1], unbiased=unbiased)
+        if self.out_norm is not None:
+            y = self.out_norm(y)
+        return y.float() if y.dtype in (torch.bfloat16, torch.float16) else y
 
 
 @dataclass(frozen=True)
@@ -192,23 +173,23 @@ class Siamese(nn.Module):
 
         Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  others: the same
         images without augmentation, or two further views of them, for the weights of the objective ``exact``; they pass with no
-        gradient, and BatchNorm does not count them.  Embeddings are in float32 at least: cosines are not for half precision.
+        gradient, and BatchNorm does not count them.
         """
-        z1, z2 = (_whole(self.projector(self.encoder(view))) for view in (view1, view2))
-        p1, p2 = (z1, z2) if self.predictor is None else (_whole(self.predictor(z1)), _whole(self.predictor(z2)))
+        z1, z2 = (self.projector(self.encoder(view)) for view in (view1, view2))
+        p1, p2 = (z1, z2) if self.predictor is None else (self.predictor(z1), self.predictor(z2))
         t1, t2 = z1, z2
         with torch.no_grad():
             if self.target_encoder is not None and self.target_projector is not None:
-                t1, t2 = (_whole(self.target_projector(self.target_encoder(view))) for view in (view1, view2))
+                t1, t2 = (self.target_projector(self.target_encoder(view)) for view in (view1, view2))
             both = nn.Sequential(self.encoder, self.projector)
             weighing = []
             for x in others:
                 uncounted = {name: buffer.clone() for name, buffer in both.named_buffers()}
-                weighing.append(_whole(torch.func.functional_call(both, uncounted, (x,))))
+                weighing.append(torch.func.functional_call(both, uncounted, (x,)))
         return Outputs(z1, z2, p1, p2, t1, t2, *(weighing * 2)[:2])
 
     def learning(self) -> list[nn.Parameter]:
-        """What an optimiser moves: all parameters but the target's."""
+        """Return what an optimiser moves: all parameters but the target's, which follow by :meth:`update_target`."""
         return [weights for weights in self.parameters() if weights.requires_grad]
 
     @torch.no_grad()
@@ -292,12 +273,12 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
 
 
 def _generator(seed: int, purpose: str) -> torch.Generator:
+    """A generator on the CPU of its own for each ``seed`` and ``purpose``, such as "encoder".
+
+    What one of them draws depends on no other: the encoder's weights are the same whatever stands above it.
+    """
     words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
-
-
-def _whole(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 # --- ResNet-18 -------------------------------------------------------------------------------------------------------
@@ -323,7 +304,7 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
+        """Return the block's output; two ReLUs and the sum are in place, as in torchvision, for their memory."""
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = self.bn2(self.conv2(y))
         y += x if self.downsample is None else self.downsample(x)
@@ -333,7 +314,9 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """Map images ``(N, channels, H, W)`` to representations ``(N, 8 width)``: ResNet-18 without its classifier.
 
-    stem: "cifar" for images of 32 pixels, "stl" for those of 96 (the table above).  Raises ValueError for another one.
+    stem: "cifar" for images of 32 pixels, "stl" for those of 96 (:meth:`forward`).  Raises ValueError for another one.
+    Parameters and buffers have the names of torchvision's ``resnet18`` (``layer1.0.conv1.weight``, …).  A module in
+    ``torch.channels_last`` takes its images along; :func:`sslbook.training.run.step.layout_of` says where that is safe.
 
     >>> ResNet18(width=8)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 64])
@@ -353,7 +336,12 @@ class ResNet18(nn.Module):
         self.layer4 = nn.Sequential(Block(4 * width, 8 * width, 2), Block(8 * width, 8 * width, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the representations of a batch."""
+        """Return the representations ``(N, 8 width)`` of a batch: a stem, four stages of two blocks, and the mean over the image.
+
+        The stages have ``width``, ``2 width``, ``4 width`` and ``8 width`` channels, and each but the first halves the image
+        (He et al. 2016; 512 numbers at the standard width of 64).  The stem is a 3x3 convolution for CIFAR-10 (Chen et al. 2020,
+        Appendix B.9); for STL-10, as for ImageNet, a 7x7 convolution and a 3x3 max-pool, both of stride 2.
+        """
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         if self.stem == "stl":
             x = F.max_pool2d(x, 3, stride=2, padding=1)

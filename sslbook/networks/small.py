@@ -23,7 +23,7 @@ class Power(nn.Module):
         self.p = require_whole("p", p, least=1)
 
     def forward(self, u: Tensor) -> Tensor:
-        """``u ** p``, element by element."""
+        """Return ``u ** p``, element by element: of degree ``p`` in every weight below."""
         return u**self.p
 
     def extra_repr(self) -> str:
@@ -32,7 +32,11 @@ class Power(nn.Module):
 
 
 def activation(name: str, *, slope: float = 0.1, power: int = 2) -> nn.Module:
-    """The activation module called ``name``; ``slope`` belongs to leaky ReLU, ``power`` to the monomial."""
+    r"""Return the activation module called ``name``, one of :data:`ACTIVATIONS`.
+
+    slope: of leaky ReLU where its input is negative.  power: the degree of the monomial :math:`u^p`.  The piecewise linear ones are
+    of degree 1, :math:`\psi(u) = \psi'(u)\, u`, which is what Theorem 1 of [tian2020] asks for.
+    """
     require_one_of("activation", name, ACTIVATIONS)
     if name == "power":
         return Power(power)
@@ -40,7 +44,11 @@ def activation(name: str, *, slope: float = 0.1, power: int = 2) -> nn.Module:
 
 
 def initialize(net: nn.Module, seed: int) -> nn.Module:
-    """Draw every weight from ``N(0, 2 / fan_in)`` and every bias from ``N(0, 0.1^2)``; returns ``net``."""
+    """Draw every weight from ``N(0, 2 / fan_in)`` and every bias from ``N(0, 0.1^2)``; returns ``net``, which is changed.
+
+    That keeps the size of ReLUs' inputs from layer to layer.  Numbers are drawn in float64, so that a network of another dtype has
+    the same weights, rounded.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in net.parameters():

@@ -18,8 +18,8 @@ the name of a loss, and :func:`intra_operator` is :math:`EV_l` alone.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,8 @@ from sslbook.losses.batch import LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
 from sslbook.operator.eigen import EigenPairs, lanczos, rayleigh_ritz
 from sslbook.operator.frozen import frozen, in_full
-from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
-from sslbook.operator.verify import require_batch
-from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights
+from sslbook.operator.layer import OpenedLayer, open_layer, require_batch, unvec, vec
+from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, is_symmetric
 
 
 @methods_anywhere
@@ -46,6 +45,9 @@ class CovarianceOperator:
     :func:`covariance_operator` and :func:`intra_operator` create it.  opened: the layer, with its inputs and
     the network's outputs for all views.  population: the pair ``(N, V)``.  mixing: the weight of each pair of views, ``C``.
     of: the name of the loss.  normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.
+
+    Of these it has its ``shape``, ``(size, size)`` with as many rows as the layer has weights; the ``dtype`` and the ``device`` of
+    the weight; and ``symmetric``, whether it equals its transpose by construction.
 
     Directions have the weight's shape, dtype and device; vectors have the order of :func:`sslbook.operator.layer.vec`.
 
@@ -63,6 +65,20 @@ class CovarianceOperator:
     mixing: Mixing | PairMixing
     normalize: bool = False
     of: str = "simple"
+    shape: tuple[int, int] = field(init=False)
+    dtype: torch.dtype = field(init=False)
+    device: torch.device = field(init=False)
+    symmetric: bool = field(init=False)
+    _norm: Tensor = field(init=False)  # of each view's output, (B, 1)
+    _unit: Tensor = field(init=False)  # each view's output divided by it, (B, n_L)
+
+    def __post_init__(self) -> None:
+        """Work out what follows from the fields; raises ValueError where an output has no direction to be normalised to."""
+        weight, output = self.opened.weight, self.opened.output
+        matrix = self.mixing.matrix if isinstance(self.mixing, PairMixing) else self.mixing.weights
+        norm = lengths("view", output) if self.normalize else torch.ones_like(output[:, :1])
+        vars(self).update(shape=(weight.numel(), weight.numel()), dtype=weight.dtype, device=weight.device)
+        vars(self).update(symmetric=is_symmetric(matrix) and not self.normalize, _norm=norm, _unit=output / norm)
 
     def __repr__(self) -> str:
         (n, v), shape = self.population, " x ".join(map(str, self.opened.weight.shape))
@@ -71,33 +87,16 @@ class CovarianceOperator:
         given = "" if self.opened.given == self.dtype else f" of weights given in {self.opened.given}"
         return f"CovarianceOperator({place}, loss {self.of}, {kind}, {self.dtype}{given}, {self.device})"
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape ``(size, size)``, where ``size`` is the layer's number of weights."""
-        return self.opened.size, self.opened.size
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the layer's weight."""
-        return self.opened.weight.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the layer's weight."""
-        return self.opened.weight.device
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the operator equals its transpose by construction."""
-        return self.mixing.symmetric and not self.normalize
-
     def apply(self, direction: Tensor) -> Tensor:
-        """Apply ``OP`` to one direction in the weight's shape, or to several, ``(k, *shape)``; the result has the same shape."""
-        return self._step(self.opened.jvp(direction))
+        """Apply ``OP`` to one direction in the weight's shape, or to several, ``(k, *shape)``; the result has the same shape.
+
+        It costs one JVP, one mixing of the views, and one VJP, through the network above the layer.
+        """
+        return self.opened.vjp(self._mixed(self.opened.jvp(direction)))
 
     def apply_transpose(self, direction: Tensor) -> Tensor:
-        """Apply ``OP^T`` to a direction in the weight's shape, or to ``(k, *shape)``."""
-        return self._step(self.opened.jvp(direction), adjoint=True)
+        """Apply ``OP^T``, :math:`K M^T K^T`, to one direction or to several, at the same cost."""
+        return self.opened.vjp(self._mixed(self.opened.jvp(direction), adjoint=True))
 
     def matvec(self, vector: Tensor) -> Tensor:
         """Return ``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
@@ -112,15 +111,17 @@ class CovarianceOperator:
     def update(self) -> Tensor:
         r"""Return ``OP vec(W)`` in the weight's shape, the paper's update (Eq. 3) for outputs of degree 1 in the layer.
 
-        Warns if the step differs because of a bias, a parallel path or a degree other than 1; then use :meth:`exact_update`.
+        Warns if the step differs by more than 1 % (rounding is far below) because of a bias, a parallel path or a degree other
+        than 1; then use :meth:`exact_update`.
         """
-        if (gap := self.euler_gap()) > 0.01:  # more than rounding, and than what a step would notice
+        linear, output = self.opened.jvp(self.opened.weight), self.opened.output
+        if bool(linear.any() | output.any()) and (gap := relative_gap(linear, output)) > 0.01:
             warnings.warn(
                 f"the outputs aren't K^T vec(W) of layer {self.opened.name!r}, as OP vec(W) supposes: they differ by {gap:.0%} "
                 "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same",
                 stacklevel=3,
             )
-        return self._step(self._linear)
+        return self.opened.vjp(self._mixed(linear))
 
     def exact_update(self) -> Tensor:
         r"""Return the layer's step in *any* network, :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
@@ -130,7 +131,7 @@ class CovarianceOperator:
         It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`, which a bias, a parallel path or a degree other than 1
         violates; :meth:`euler_gap` measures by how much.
         """
-        return self._step(self.opened.output)
+        return self.opened.vjp(self._mixed(self.opened.output))
 
     def euler_gap(self, degree: float = 1.0) -> float:
         r"""Return the largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population.
@@ -138,35 +139,38 @@ class CovarianceOperator:
         Here :math:`\kappa` is the argument ``degree``.  The gap is 0 where Theorem 1 applies, and where both sides are zero,
         as with a head that starts at zero.
         """
+        linear = self.opened.jvp(self.opened.weight)
         output = require_number("degree", degree, above=0) * self.opened.output
-        return relative_gap(self._linear, output) if bool(self._linear.any() | output.any()) else 0.0
+        return relative_gap(linear, output) if bool(linear.any() | output.any()) else 0.0
 
     def trace(self) -> float:
-        """Return the exact trace, one output at a time; it costs about as many products as the network has outputs.
+        r"""Return the exact trace, one output ``o`` at a time; it costs about as many products as the network has outputs.
 
-        It stores ``(N V)^2`` numbers if a linear layer has more weights than views, and otherwise ``N V size``.
+        It is :math:`\sum_{ab} C_{ab} \sum_o \langle L_a e_o, R_b e_o \rangle`.  In a linear layer :math:`K_a = f_a \otimes J_a^T`,
+        so that an inner product of connections is one of inputs times one of Jacobians: where it has more weights than views,
+        these are taken, and ``(N V)^2`` numbers stored; otherwise the views' gradients, ``N V size``.
         """
         opened, below = self.opened, self.opened.below
-        by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= opened.size
-        # K_a = f_a (x) J_a^T, so that <K_a, K_b> is the product of two inner products; else gradients view by view
+        by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= self.shape[0]
         gradients = opened.pulled_back if by_views else opened.sample_gradients
         total = gram = torch.zeros((), dtype=torch.float64, device=self.device)
         for rows in opened.units():
-            left = gradients(self._scaled(rows, tangential=True)).double()
-            right = gradients(self._scaled(rows)).double() if self.normalize else left
+            right = left = gradients(rows / self._norm).double()
+            if self.normalize:
+                left = gradients((rows - (rows * self._unit).sum(-1, keepdim=True) * self._unit) / self._norm).double()
             if by_views:
                 gram = gram + right @ left.T
             else:
-                total = total + (left * self._mix(right)).sum()
+                total = total + (left * self.mixing(right.unflatten(0, self.population)).flatten(0, 1)).sum()
         if by_views:
-            total = self._mix(gram * (below.double() @ below.double().T)).diagonal().sum()
+            products = gram * (below.double() @ below.double().T)
+            total = self.mixing(products.unflatten(0, self.population)).flatten(0, 1).diagonal().sum()
         return float(total)
 
     def dense(self) -> Tensor:
         """Return the matrix ``(size, size)``, from the connection of each view, for small layers and as a reference."""
         fields = self.opened.connections().movedim(1, 0)  # a direction is one weight: (size, B, n_L)
-        left, right = self._scaled(fields, tangential=True), self._mix(self._scaled(fields))
-        return torch.einsum("nbo,mbo->nm", left, right)
+        return torch.einsum("nbo,mbo->nm", fields, self._mixed(fields))
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.
@@ -175,32 +179,14 @@ class CovarianceOperator:
         weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For at most ``4 k + 32`` weights,
         the matrix is formed.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
-        opened, size, few = self.opened, self.shape[0], 4 * k + 32
-        if not self.symmetric:
-            raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
-        k = require_whole("k", k, least=1, most=size)
-        tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # below it, float32 gains nothing
-        root = self.mixing.root(*self.population) if few < opened.output.numel() < size else None
-        if size <= few:
-            basis = torch.linalg.eigh(self.dense())[1].flip(1)[:, :k]
-        elif root is None:
-            basis = lanczos(self.matvec, opened.weight, k, tol=tol, seed=seed)
-        else:  # B u of the eigenvectors u of B^T B, which are fields on the views
-
-            def half(u: Tensor) -> Tensor:
-                return root(u.reshape(*self.population, -1)).flatten(0, 1)
-
-            fields = lanczos(lambda u: half(opened.kernel(half(u))).flatten(), opened.output, k, tol=tol, seed=seed)
-            basis = torch.stack([vec(opened.vjp(half(field))) for field in fields.T], dim=1)
-            length = basis.norm(dim=0)
-            draw = torch.Generator().manual_seed(seed)  # where an eigenvalue is zero, so is B u: any direction will do
-            other = torch.randn(basis.shape, generator=draw, dtype=self.dtype).to(self.device)
-            basis = torch.where(length > 1e-6 * length.max(), basis / length, other)
-        return rayleigh_ritz(self.matmat, basis, tuple(opened.weight.shape))
+        return self._eigenpairs(k, tol, seed)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
-        found = replace(self, mixing=-self.mixing).top_eigenpairs(k, tol=tol, seed=seed)
+        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values.
+
+        They are the largest of ``-OP``.  The arguments are those of :meth:`top_eigenpairs`.
+        """
+        found = self._eigenpairs(k, tol, seed, sign=-1)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
@@ -221,30 +207,57 @@ class CovarianceOperator:
         adjoint = partial(multiply, transposed=True)
         return LinearOperator(self.shape, multiply, adjoint, multiply, real, adjoint)
 
-    # -- the three factors; fields on views are (B, n_L), or (k, B, n_L) ------------------------------------------------
+    def _mixed(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
+        r"""Apply what stands between the connections, ``M`` of ``OP = K M K^T``, to a field ``(B, n_L)``, or ``(k, B, n_L)``.
 
-    @cached_property
-    def _linear(self) -> Tensor:
-        return self.opened.jvp(self.opened.weight)
-
-    def _step(self, field: Tensor, *, adjoint: bool = False) -> Tensor:
-        """What a field on the views does to the weight, in its shape: :math:`L C R^T u`, or :math:`R C^T L^T u` if ``adjoint``."""
-        mixed = self._mix(self._scaled(field, tangential=adjoint), adjoint=adjoint)
-        return self.opened.vjp(self._scaled(mixed, tangential=not adjoint))
-
-    def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
+        It is ``C``; under normalisation :math:`M_{ab} = C_{ab} P^\perp_{f_a} / (\|f_a\| \|f_b\|)` (Eq. 56), since a step along an
+        output moves no direction.  adjoint: ``M^T``.
+        """
+        if self.normalize:
+            u = (u - (u * self._unit).sum(-1, keepdim=True) * self._unit if adjoint else u) / self._norm
         mixed: Tensor = self.mixing(u.movedim(-2, 0).unflatten(0, self.population), adjoint=adjoint)
-        return mixed.flatten(0, 1).movedim(0, -2)
+        u = mixed.flatten(0, 1).movedim(0, -2)
+        if self.normalize:
+            u = (u if adjoint else u - (u * self._unit).sum(-1, keepdim=True) * self._unit) / self._norm
+        return u
 
-    def _scaled(self, u: Tensor, *, tangential: bool = False) -> Tensor:
-        r"""Under normalisation :math:`u / \|f\|`, the side R; or :math:`P^\perp_f u / \|f\|` if ``tangential``, the side L."""
-        if not self.normalize:
-            return u
-        norm = _lengths("view", self.opened.output)
-        if tangential:
-            unit = self.opened.output / norm
-            u = u - (u * unit).sum(-1, keepdim=True) * unit
-        return u / norm
+    def _eigenpairs(self, k: int, tol: float, seed: int, sign: int = 1) -> EigenPairs:
+        """The ``k`` largest eigenpairs of ``sign * OP``, by one of the three ways of :meth:`top_eigenpairs`.
+
+        A tolerance below a few units of rounding is raised to these: below them, float32 gains nothing.
+        """
+        opened, size = self.opened, self.shape[0]
+        if not self.symmetric:
+            raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
+        k = require_whole("k", k, least=1, most=size)
+        few = 4 * k + 32
+        tol = max(tol, 4 * torch.finfo(self.dtype).eps)
+        root = self.mixing.root(*self.population) if sign > 0 and few < opened.output.numel() < size else None
+        if size <= few:
+            basis = torch.linalg.eigh(sign * self.dense())[1].flip(1)[:, :k]
+        elif root is None:
+            basis = lanczos(lambda v: sign * self.matvec(v), opened.weight, k, tol=tol, seed=seed)
+        else:
+            basis = self._through_views(root, k, tol, seed)
+        return rayleigh_ritz(lambda columns: sign * self.matmat(columns), basis, tuple(opened.weight.shape))
+
+    def _through_views(self, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
+        r"""The ``k`` leading eigenvectors, ``(size, k)``, as :math:`B u` of those of :math:`B^T B`, which are fields on the views.
+
+        root: :math:`C^{1/2}`.  A product with :math:`B^T B = C^{1/2} K^T K C^{1/2}` is one with the layer's tangent kernel
+        :math:`K^T K`.  Where an eigenvalue is zero, so is :math:`B u`, and any direction will do: one at random.
+        """
+        opened, kernel = self.opened, self.opened.kernel()
+
+        def half(field: Tensor) -> Tensor:
+            return root(field.reshape(*self.population, -1)).flatten(0, 1)
+
+        fields = lanczos(lambda u: half(kernel(half(u))).flatten(), opened.output, k, tol=tol, seed=seed)
+        basis = torch.stack([vec(opened.vjp(half(field))) for field in fields.T], dim=1)
+        length = basis.norm(dim=0)
+        draw = torch.Generator().manual_seed(seed)
+        other = torch.randn(basis.shape, generator=draw, dtype=self.dtype).to(self.device)
+        return torch.where(length > 1e-6 * length.max(), basis / length, other)
 
 
 @with_gradients
@@ -320,8 +333,7 @@ def simple_operator(
     views: ``(N, V, ...)``, the population.  normalize: whether outputs are divided by their norm, which makes the operator
     :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56); raises ValueError where an output is zero.
     """
-    opened, population = _open_views(net, layer, views, normalize)
-    return CovarianceOperator(opened, population, Mixing(inter=1.0, intra=-beta), normalize)
+    return CovarianceOperator(*_open_views(net, layer, views), Mixing(inter=1.0, intra=-beta), normalize)
 
 
 @with_gradients
@@ -341,7 +353,7 @@ def weighted_operator(
     clean: the un-augmented samples, ``(N, ...)``, between whose outputs :math:`\xi` takes its distances (:func:`pair_weights`).
     loss: "info_nce" or "soft_triplet", which has a ``margin``.  normalize: as in :func:`simple_operator`.
     """
-    opened, population = _open_views(net, layer, views, normalize)  # first: a network that couples must not see clean
+    opened, population = _open_views(net, layer, views)  # first: a network that couples must not see clean
     if clean.shape != views[:, 0].shape:
         wanted, got = tuple(views[:, 0].shape), tuple(clean.shape)
         raise ValueError(f"clean must hold one sample for each row of views, {wanted}, got {got}")
@@ -380,6 +392,15 @@ def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor) -> Cov
     return CovarianceOperator(*_open_views(net, layer, views), Mixing(inter=0.0, intra=1.0))
 
 
+def _open_views(net: nn.Module, layer: str | nn.Module, views: Tensor) -> tuple[OpenedLayer, tuple[int, int]]:
+    """The layer opened on all views ``(N, V, ...)`` of all samples, sample by sample, and ``(N, V)``.
+
+    Raises TypeError or ValueError for views without these axes, and for what :func:`open_layer` refuses.
+    """
+    require_batch("views", views, 3, "samples, views, ...")
+    return open_layer(net, layer, views.flatten(0, 1)), (views.shape[0], views.shape[1])
+
+
 @anywhere
 @torch.no_grad()
 def pair_weights(
@@ -393,39 +414,29 @@ def pair_weights(
     with default_device_of(clean):
         output = frozen(net)(in_full(clean)).flatten(1)
     if normalize:
-        output = output / _lengths("clean sample", output)
+        output = output / lengths("clean sample", output)
     distances = half_squared_distance(output[:, None], output[None, :])
     return pair_weight(distances, loss=loss, temperature=temperature, margin=margin)
 
 
-def relative_gap(value: Tensor, reference: Tensor) -> float:
-    r"""Largest :math:`\|a_i - b_i\|` over the leading axis, divided by the largest :math:`\|b_i\|`; a vector counts as one item.
+def lengths(what: str, output: Tensor) -> Tensor:
+    """Return the norms of outputs ``(..., n_L)``, as ``(..., 1)``; the squares are summed in float64, which they fit.
 
-    The scale is the batch's, so that an item that is zero (a dead ReLU) doesn't turn rounding into an error of 100 %.
-    Raises ValueError where the shapes differ.
+    Raises ValueError for one that is zero, as of dead ReLUs: it has no direction to be normalised to.
     """
-    if value.shape != reference.shape:
-        shapes = f"{tuple(value.shape)} and {tuple(reference.shape)}"
-        raise ValueError(f"value and reference must have one shape, got {shapes}")
-    a, b = (part.detach().reshape(len(part) if part.ndim > 1 else 1, -1) for part in (value, reference))
-    return float((a - b).norm(dim=1).max() / b.norm(dim=1).max())
-
-
-def _open_views(
-    net: nn.Module, layer: str | nn.Module, views: Tensor, normalize: bool = False
-) -> tuple[OpenedLayer, tuple[int, int]]:
-    """The layer opened on all views, and ``(N, V)``."""
-    require_batch("views", views, 3, "samples, views, ...")
-    opened = open_layer(net, layer, views.flatten(0, 1))
-    if normalize:
-        _lengths("view", opened.output)
-    return opened, (views.shape[0], views.shape[1])
-
-
-def _lengths(what: str, output: Tensor) -> Tensor:
-    """Norms of outputs ``(..., n_L)``; raises ValueError for one that is zero, as of dead ReLUs: it has no direction."""
-    whole: Tensor = torch.linalg.vector_norm(output, dim=-1, keepdim=True, dtype=torch.float64)  # squares fit it
-    norm = whole.to(output)
+    norm: Tensor = torch.linalg.vector_norm(output, dim=-1, keepdim=True, dtype=torch.float64).to(output)
     if not bool(norm.all()):
         raise ValueError(f"normalize=True needs outputs that aren't zero: that of at least one {what} is (dead ReLUs?)")
     return norm
+
+
+def relative_gap(value: Tensor, reference: Tensor) -> float:
+    r"""Return the largest :math:`\|a_i - b_i\|` over the leading axis, divided by the largest :math:`\|b_i\|`.
+
+    A vector counts as one item.  The scale is the batch's, so that an item that is zero (a dead ReLU) doesn't turn rounding into
+    an error of 100 %.  Raises ValueError where the shapes differ, which broadcasting would hide.
+    """
+    if value.shape != reference.shape:
+        raise ValueError(f"value and reference must have one shape, got {tuple(value.shape)}, {tuple(reference.shape)}")
+    a, b = (part.detach().reshape(len(part) if part.ndim > 1 else 1, -1) for part in (value, reference))
+    return float((a - b).norm(dim=1).max() / b.norm(dim=1).max())

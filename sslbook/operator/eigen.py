@@ -1,9 +1,4 @@
-r"""Eigenpairs of a symmetric operator from products alone: Lanczos' method, and the best pairs in the span that it finds.
-
-Lanczos' method (ARPACK, by :func:`scipy.sparse.linalg.eigsh`) multiplies one direction after the other.  Together they span the
-Krylov space :math:`v, OP v, OP^2 v, \dots`, in which the leading eigenvectors are found first.  A caller that needs more
-than these, as :mod:`sslbook.inspect.measure` does, keeps what its product has been given.
-"""
+"""Eigenpairs of a symmetric operator from products alone: Lanczos' method, and the best pairs in the span that it finds."""
 
 from __future__ import annotations
 
@@ -111,7 +106,11 @@ class EigenPairs:
 def lanczos(
     product: Callable[[Tensor], Tensor], like: Tensor, k: int, *, tol: float, seed: int = 0, restarts: int | None = None
 ) -> Tensor:
-    """Return eigenvectors ``(size, k)`` of the ``k`` largest eigenvalues of a symmetric operator, the largest first.
+    r"""Return eigenvectors ``(size, k)`` of the ``k`` largest eigenvalues of a symmetric operator, the largest first.
+
+    Lanczos' method (ARPACK, by :func:`scipy.sparse.linalg.eigsh`) multiplies one direction after the other.  Together they span
+    the Krylov space :math:`v, OP v, OP^2 v, \dots`, in which the leading eigenvectors are found first.  A caller that needs more
+    than these, as :mod:`sslbook.inspect.measure` does, keeps what its product has been given.
 
     product: of the operator with a vector ``(size,)``, of the size, dtype and device of ``like``.
     tol: of the eigenvalues, relative.  restarts: give up after so many, with fewer eigenvectors, in a smaller Krylov space; by

@@ -12,18 +12,18 @@ JVP and one product with :math:`K` one VJP through the layers *above* only.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from sslbook._ambient import default_settings, methods_anywhere, with_gradients
-from sslbook.networks.wrappers import unwrapped, unwrapped_name
+from sslbook._ambient import default_settings, methods_anywhere, unwrapped, unwrapped_name, with_gradients
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
-from sslbook.operator.verify import a_few, require_batch, require_form, verify
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -38,15 +38,19 @@ def vec(weight: Tensor) -> Tensor:
 
 
 def unvec(vector: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """The inverse of :func:`vec` for a weight of the given shape; raises ValueError where the numbers don't fit it."""
-    size = torch.Size(shape).numel()
-    if vector.shape != (size,):
+    """Return the inverse of :func:`vec` for a weight of the given shape; ValueError where the numbers don't fit it.
+
+    >>> unvec(torch.tensor([1, 3, 2, 4]), (2, 2))
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    if vector.shape != (size := math.prod(shape),):
         raise ValueError(f"a vector of length {size} is wanted, got shape {tuple(vector.shape)}")
     return vector.reshape(-1, shape[0]).T.reshape(shape)
 
 
 def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
-    """The linear or convolutional layer that ``layer`` names (dotted, as in ``named_modules``) or is, with its name.
+    """Return the linear or convolutional layer that ``layer`` names (dotted, as in ``named_modules``) or is, with its name.
 
     Names are also found without what compiled or parallel wrappers put into them.  Raises ValueError, with the names that there
     are, for what is no linear or convolutional layer of the network.
@@ -57,14 +61,6 @@ def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
             return name, module
     there = ", ".join(map(repr, layers)) or "none"
     raise ValueError(f"layer {layer!r:.60} isn't in the network; its linear and convolutional layers are {there}")
-
-
-class Call(NamedTuple):
-    """How the layer was called in a forward pass: its input, its weight, and its output after hooks, each with its graph."""
-
-    below: Tensor
-    weight: Tensor
-    out: Tensor
 
 
 @methods_anywhere
@@ -87,109 +83,101 @@ class OpenedLayer:
     output: Tensor
     given: torch.dtype
     _above: Tensor  # f_L as a function of the pre-activation, its graph kept
-
-    @property
-    def size(self) -> int:
-        """Number of weights, ``n_l * n_{l-1}``."""
-        return self.weight.numel()
+    _weight: Tensor  # the weight again
+    _out: Tensor  # and the layer's output without a bias as a function of it, its graph kept
 
     def jvp(self, direction: Tensor) -> Tensor:
-        r"""``K(x)^T vec(direction)`` for each sample: ``(B, n_L)``, or ``(k, B, n_L)``.
+        r"""Return ``K(x)^T vec(direction)`` for each sample, ``(B, n_L)`` or ``(k, B, n_L)``: how the outputs move with the weight.
 
-        The direction goes through the layer, and what comes out through the network above: as the derivative of the pull-back
-        in its cotangent (:mod:`sslbook.operator.fast_double_backward`).
+        The direction goes through the layer, :math:`D f_{l-1}`, and what comes out through the network above: as the derivative
+        of the pull-back in its cotangent (:mod:`sslbook.operator.frozen`).  Raises ValueError for a direction of another shape.
         """
-        batched = self._batched("direction", direction, self.weight)
-        layer = partial(_apply, self.module, self.below)
-        tangent = vmap(layer)(direction) if batched else layer(direction)
-        return _gradient(*self._pull_back, tangent, batched)
+        shape, layer = self.weight.shape, partial(_apply, self.module, self.below)
+        if direction.shape != shape and direction.shape[1:] != shape:
+            axes = ", ".join(map(str, shape))
+            raise ValueError(f"direction must have shape ({axes}) or (k, {axes}), got {tuple(direction.shape)}")
+        several = direction.ndim > len(shape)
+        tangent = vmap(layer)(direction) if several else layer(direction)
+        pulled, cotangent = self._pull_back
+        (moved,) = torch.autograd.grad(pulled, cotangent, tangent, retain_graph=True, is_grads_batched=several)
+        return moved
 
     def vjp(self, cotangent: Tensor) -> Tensor:
-        r"""``sum over samples of K(x) c(x)``, in the weight's shape; ``(k, *shape)`` for several cotangents."""
-        batched = self._batched("cotangent", cotangent, self.output)
-        return self.layer_vjp(_gradient(self._above, self.preactivation, cotangent, batched), batched)
+        r"""Return :math:`\sum_x K_l(x) c(x)` over the samples, in the weight's shape; ``(k, *shape)`` for several cotangents.
 
-    def layer_vjp(self, cotangent: Tensor, batched: bool = False) -> Tensor:
-        """The gradient in the weight from that in the pre-activation, ``(B, ...)``, or from several if ``batched``."""
-        weight, out = self._weight_graph
-        return _gradient(out, weight, cotangent, batched)
+        The cotangent is pulled back through the network above, :math:`J_l(x)^T c(x)`, and then through the layer.  Of
+        :math:`c = \partial L / \partial f_L` it is the gradient of a loss in the weight, of whatever the samples are weighed by.
+        """
+        several = cotangent.ndim > self.output.ndim
+        for output, point in ((self._above, self.preactivation), (self._out, self._weight)):
+            (cotangent,) = torch.autograd.grad(output, point, cotangent, retain_graph=True, is_grads_batched=several)
+        return cotangent
 
-    def kernel(self, cotangent: Tensor) -> Tensor:
-        r"""The layer's tangent kernel applied: :math:`K(x)^T \sum_{x'} K(x') c(x')` for each sample, ``(B, n_L)``.
+    def kernel(self) -> Callable[[Tensor], Tensor]:
+        r"""Return the product with the layer's tangent kernel, :math:`K(x)^T \sum_{x'} K(x') c(x')`, a function of ``c (B, n_L)``.
 
-        For a linear layer wider than half the batch, this goes through the inner products of the inputs, without a weight.
+        That is a VJP and a JVP.  In a linear layer with more than half as many inputs as there are samples, it goes through the
+        inner products of the inputs instead, without a weight: :math:`K(x)^T K(x') = \langle f(x), f(x') \rangle J(x) J(x')^T`.
         """
         below = self.below
         if not (isinstance(self.module, nn.Linear) and below.ndim == 2 and len(below) < 2 * below.shape[1]):
-            return self.jvp(self.vjp(cotangent))
-        return _gradient(*self._pull_back, self._gram @ self.pulled_back(cotangent))
+            return lambda cotangent: self.jvp(self.vjp(cotangent))
+        gram, (pulled, point) = below @ below.T, self._pull_back
+        return lambda c: torch.autograd.grad(pulled, point, gram @ self.pulled_back(c), retain_graph=True)[0]
 
     def pulled_back(self, cotangent: Tensor) -> Tensor:
-        r""":math:`J_l(x)^T c(x)` for each sample, flattened, ``(B, n_l)``; ``cotangent`` is ``(B, n_L)``."""
-        return _gradient(self._above, self.preactivation, cotangent).flatten(1)
+        r"""Return :math:`J_l(x)^T c(x)` for each sample, flattened, ``(B, n_l)``; ``cotangent`` is ``(B, n_L)``."""
+        (pulled,) = torch.autograd.grad(self._above, self.preactivation, cotangent, retain_graph=True)
+        return pulled.flatten(1)
 
     def sample_gradients(self, cotangent: Tensor) -> Tensor:
-        r"""``K(x) c(x)`` for each sample by itself, ``(B, n_l n_{l-1})``; ``cotangent`` is ``(B, n_L)``."""
+        r"""Return ``K(x) c(x)`` for each sample by itself, ``(B, n_l n_{l-1})``; ``cotangent`` is ``(B, n_L)``.
+
+        These are the terms of the sum in :meth:`vjp`, by one backward pass and a batched product in the layer.
+        """
 
         def gradient(below: Tensor, row: Tensor) -> Tensor:
-            pull: Any = vjp(lambda weight: _apply(self.module, below[None], weight).flatten(), self.weight)[1]
-            return vec(pull(row)[0])
+            pull: Any = vjp(partial(_apply, self.module, below[None]), self.weight)[1]
+            return vec(pull(row[None])[0])
 
-        found: Tensor = vmap(gradient)(self.below, self.pulled_back(cotangent))
+        found: Tensor = vmap(gradient)(self.below, self.pulled_back(cotangent).view_as(self.preactivation))
         return found
 
-    def jacobian(self) -> Tensor:
-        r""":math:`J_l(x)` on flattened features, ``(B, n_L, n_l)``."""
-        return torch.stack([self.pulled_back(rows) for rows in self.units()], dim=1)
-
-    def connections(self) -> Tensor:
-        r"""Dense :math:`K_l(x)` for each sample, ``(B, n_l n_{l-1}, n_L)``: for small layers, and as the reference."""
-        return torch.stack([self.sample_gradients(rows) for rows in self.units()], dim=-1)
-
     def units(self) -> list[Tensor]:
-        """The cotangents that pick out one output of each sample, ``n_L`` of ``(B, n_L)``."""
+        """Return the cotangents that pick out one output of each sample, ``n_L`` of ``(B, n_L)``: one of a row's numbers is 1."""
         picks = torch.eye(self.output.shape[1], dtype=self.output.dtype, device=self.output.device)
         return [pick.expand(self.output.shape) for pick in picks]
 
-    @cached_property
-    def _gram(self) -> Tensor:
-        return self.below @ self.below.T
+    def jacobian(self) -> Tensor:
+        r"""Return :math:`J_l(x) = \partial f_L / \partial \tilde f_l` on flattened features, ``(B, n_L, n_l)``, by ``n_L`` VJPs."""
+        return torch.stack([self.pulled_back(rows) for rows in self.units()], dim=1)
 
-    @cached_property
-    def _weight_graph(self) -> tuple[Tensor, Tensor]:
-        """The weight again, and the layer's output as a function of it."""
-        with default_settings(gradients=True):
-            weight = self.weight.clone().requires_grad_()
-            return weight, _apply(self.module, self.below, weight)
+    def connections(self) -> Tensor:
+        r"""Return the dense :math:`K_l(x)` of each sample, ``(B, n_l n_{l-1}, n_L)``: for small layers, and as the reference."""
+        return torch.stack([self.sample_gradients(rows) for rows in self.units()], dim=-1)
 
     @cached_property
     def _pull_back(self) -> tuple[Tensor, Tensor]:
-        """:math:`J_l^T c` with its graph, and the cotangent ``c``: linear in it, so that its derivative is the JVP."""
+        r""":math:`J_l^T c` with its graph, and the cotangent ``c``: linear in it, so that its derivative is the JVP.
+
+        The value of ``c`` doesn't matter.  This graph is what a JVP costs more than a VJP, once for all of them.
+        """
         with default_settings(gradients=True):
             cotangent = torch.ones_like(self.output, requires_grad=True)
             (pulled,) = torch.autograd.grad(self._above, self.preactivation, cotangent, create_graph=True)
         return pulled, cotangent
 
-    def _batched(self, what: str, given: Tensor, like: Tensor) -> bool:
-        """Whether there are several; raises ValueError for another shape."""
-        if given.shape != like.shape and given.shape[1:] != like.shape:
-            axes = ", ".join(map(str, like.shape))
-            raise ValueError(f"{what} must have shape ({axes}) or (k, {axes}), got {tuple(given.shape)}")
-        return given.ndim > like.ndim
-
 
 def _apply(module: Layer, below: Tensor, weight: Tensor) -> Tensor:
-    """The layer's linear action with another weight and no bias."""
+    """Return the layer's linear action on ``below`` with another weight, without its bias, which has no part in a derivative.
+
+    It is that of the class: a subclass may have another one, which :func:`verify` refuses.
+    """
     if isinstance(module, nn.Linear):
         return nn.functional.linear(below, weight)
     kind: Any = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(module, kind))
-    out: Tensor = kind._conv_forward(module, below, weight, None)  # the class's: a subclass may have another
+    out: Tensor = kind._conv_forward(module, below, weight, None)
     return out
-
-
-def _gradient(output: Tensor, point: Tensor, cotangent: Tensor, batched: bool = False) -> Tensor:
-    (found,) = torch.autograd.grad(output, point, cotangent, retain_graph=True, is_grads_batched=batched)
-    return found
 
 
 @with_gradients
@@ -200,8 +188,12 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     itself.  A network in half precision is opened as the same weights in float32.  What is opened is a copy of the network as it
     is now, so that it may be trained on.
 
-    Raises ValueError or TypeError for a layer that isn't there, and for each network of :mod:`sslbook.operator.verify`: products
-    would be wrong and look right.
+    Raises ValueError or TypeError for a layer that isn't there, and for each network of which the products would be wrong and
+    look right (:func:`verify`).
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> open_layer(net, "0", torch.ones(5, 3)).jvp(torch.ones(4, 3)).shape
+    torch.Size([5, 2])
     """
     if not isinstance(net := unwrapped(net), nn.Module):
         raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
@@ -210,21 +202,27 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     net, x, given = frozen(net), in_full(x.detach()), module.weight.dtype
     for key, weight in net.get_submodule(name).named_parameters():
         weight.requires_grad_("bias" not in key)
-    opened, _ = _open(net, name, x, given)
+    opened, *_ = _open(net, name, x, given)
+    few = slice(None, None, max(2, -(-len(x) // 4)))  # at most four samples, and not all unless there is one
     with sentences("net must take any part of a batch, and fails on some samples", (ValueError,)):
-        part, call = _open(net, name, a_few(x), given)
-    verify(opened, part, call)
+        part, used, out = _open(net, name, x[few].flip(0), given)
+    verify(opened, opened.output[few].flip(0), part, used, out)
     return opened
 
 
-def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[OpenedLayer, Call]:
-    """One pass of a frozen network that is cut at the layer: what is above sees the pre-activation as a new variable."""
+def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[OpenedLayer, Tensor, Tensor]:
+    """Run a frozen network once, cut at the layer: what is above sees the pre-activation as a new variable.
+
+    With it come the weight with which the layer was called, and what it made of it, after hooks, with its graph.
+    Raises for a network without a connection there: the layer is called twice (its two Jacobians would add up), or never, as
+    attention's ``out_proj`` is, whose weight is read by the attention; several outputs; numbers of several types, as under autocast
+    within; a batch that isn't the first axis; a weight that isn't a parameter, or that a layer below has, too.
+    """
     module, calls, cuts = net.get_submodule(name), [], []
     assert isinstance(module, Layer)
 
     def cut(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], out: Tensor) -> Tensor:
-        below = args[0] if args else kwargs["input"]
-        calls.append(Call(below, module.weight, out))
+        calls.append((args[0] if args else kwargs["input"], module.weight, out))
         cuts.append(out.detach().requires_grad_())
         return cuts[-1].clone()
 
@@ -234,13 +232,97 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
             output = net(x.clone())
     finally:
         handle.remove()
-    require_form(name, calls, x, output)
-    below, weight, _ = calls[0]
-    above = output.reshape(len(output), -1)
-    opened = OpenedLayer(name, module, weight.detach(), below.detach(), cuts[0], above.detach(), given, above)
-    return opened, calls[0]
+    if len(calls) != 1:
+        raise ValueError(f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times")
+    below, weight, out = calls[0]
+    if not isinstance(output, Tensor):
+        raise TypeError(f"net must return one tensor, got {type(output).__name__}")
+    dtypes = {tensor.dtype for tensor in (below, weight, out, output)}
+    if dtypes not in ({torch.float32}, {torch.float64}):
+        kinds = sorted(map(str, dtypes))
+        raise TypeError(f"layer {name!r} and all above it must be of float32 or of float64, got {kinds}")
+    batches = [len(tensor) if tensor.ndim else 0 for tensor in (x, below, output)]
+    if len(set(batches)) > 1:
+        raise ValueError(
+            f"the first axis must be the batch throughout, in x, at the layer and in the output: {batches}"
+        )
+    if below.requires_grad or not weight.requires_grad:
+        raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
+    above, below, again = output.reshape(len(output), -1), below.detach(), weight.detach().clone().requires_grad_()
+    graphs = above, again, _apply(module, below, again)
+    return OpenedLayer(name, module, again.detach(), below, cuts[0], above.detach(), given, *graphs), weight, out
+
+
+def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Tensor, out: Tensor) -> None:
+    """Raise ValueError where the products of an opened layer would not be those of the network.
+
+    The theory needs a network :math:`f_L(x)` of one sample, in which one layer applies its weight once.  Few networks that aren't
+    so look it, and products would be wrong and look right; so what they compute decides, on a handful of samples.
+
+    part: the same network opened on a few of the samples, for which the whole batch gave ``expected``; its layer was called with
+    ``weight``, and gave ``out``.  Each guard says which network it is for.  Derivatives are asked for with numbers without a
+    pattern, on which two different linear maps agree by chance only.
+    """
+    name, eps = f"layer {part.name!r}", torch.finfo(part.output.dtype).eps
+    evaluate = "if that is BatchNorm in training mode, call net.eval(): its running statistics are then held"
+    cotangent, direction, of_out = (
+        (0.7 * torch.arange(1, like.numel() + 1).to(like).square()).cos().view_as(like)
+        for like in (part.output, part.weight, out)
+    )
+    with sentences(f"net can't be differentiated twice above {name}"):
+        # diverged weights, views that aren't numbers, and a root or a norm at zero, whose slope is infinite
+        if not all(bool(each.isfinite().all()) for each in (opened.output, part.pulled_back(cotangent))):
+            raise ValueError(f"net must have finite outputs, and derivatives above {name}: some are NaN or infinite")
+
+        # BatchNorm in training mode, and whatever else lets a sample's output depend on the others of its batch.  Below the
+        # layer, outputs change with the batch: by more than half of the digits, since its size alone changes the order of sums.
+        # Above it, the derivative of an output in another sample's pre-activation isn't zero, even where all samples are equal
+        every_other = cotangent.clone()
+        every_other[1::2] = 0
+        if bool((part.output - expected).abs().max() > math.sqrt(eps) * expected.abs().max()):
+            raise ValueError(f"an output of net changes with the other samples of its batch; {evaluate}")
+        if bool((part.pulled_back(every_other)[1::2] != 0).any()):
+            raise ValueError(f"an output of net depends on the layer's output for other samples; {evaluate}")
+
+        # a subclass with a forward of its own (cosines, quantised weights), and a hook that changes the output: the derivative
+        # in the weight must be that of a plain layer of its kind on the same input
+        (real,) = torch.autograd.grad(out, weight, of_out, allow_unused=True)
+        (plain,) = torch.autograd.grad(part._out, part._weight, of_out, retain_graph=True)
+        rounding = 8 * eps * math.sqrt(of_out.numel() / len(plain))
+        if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
+            raise ValueError(
+                f"{name} must apply its weight as a plain layer of its kind does, without a hook on its output"
+            )
+
+        # tied weights, as in an autoencoder whose decoder is the transposed encoder: the operator would miss the second use
+        leaves = [leaf for leaf in (weight, *part.module.parameters()) if leaf.requires_grad]
+        above = torch.autograd.grad(part._above, leaves, cotangent, retain_graph=True, allow_unused=True)
+        if any(gradient is not None for gradient in above):
+            raise ValueError(f"the weight of {name} must be used there alone, it is used further up too")
+
+        # gradients that a hook clips or changes on their way: a JVP is the derivative of a pull-back that is linear
+        image, pulled = part.jvp(direction).double(), part.vjp(cotangent).double()
+        gap = (image * cotangent).sum() - (pulled * direction).sum()
+        if bool(gap.abs() > math.sqrt(eps) * image.norm() * cotangent.norm()):
+            raise ValueError(f"the derivatives of net above {name} aren't linear (does a hook change them?)")
+
+
+def require_batch(what: str, given: object, axes: int, words: str) -> None:
+    """Raise unless ``given`` is a dense tensor with numbers and at least so many ``axes``, which ``words`` name.
+
+    This is for views that are a list or a sparse tensor (TypeError), and for those without the axis of views (ValueError).
+    """
+    if not isinstance(given, Tensor) or given.layout != torch.strided:
+        raise TypeError(f"{what} must be a dense torch tensor ({words}), got {type(given).__name__}")
+    if given.ndim < axes or not given.numel():
+        raise ValueError(f"{what} must have shape ({words}), got {tuple(given.shape)}")
 
 
 def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:
-    r"""Dense connections :math:`K_l(x)` of a batch, ``(B, n_l n_{l-1}, n_L)``: ``open_layer(net, layer, x).connections()``."""
+    r"""Return the dense connections :math:`K_l(x)` of a batch, ``(B, n_l n_{l-1}, n_L)``, of the network opened on it once.
+
+    >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))  # at the top the connection is the input
+    >>> connection(net, "0", torch.tensor([[3.0, 4.0]])).flatten()
+    tensor([3., 4.])
+    """
     return open_layer(net, layer, x).connections()

@@ -3,23 +3,13 @@ r"""The matrix ``C`` on the views of a population from which an operator is made
 :class:`Mixing` is that of the papers' operators, a few means and differences; :class:`PairMixing` is any matrix, such as that
 of a loss of inner products.  Both are called with a field ``u`` on ``(N, V, ...)`` and return ``C u``, or ``C^T u`` if
 ``adjoint``; and both have a ``root``, which squares to them.
-
-Let ``Z``, ``(n, d)``, be the outputs of a batch, a row a view, and let a loss see them through their inner products alone,
-:math:`L = \ell(G)`, :math:`G = Z Z^T`.  With :math:`\Gamma = \partial \ell / \partial G`, symmetrised, its gradient in ``Z`` is
-:math:`2 \Gamma Z`.  Where each row is :math:`f_a = K_a^T vec(W)` (Theorem 1 of [tian2020]), the step of gradient descent on
-``W`` is that of the symmetric operator
-
-    OP = -2 sum_{a,b} Gamma_ab  K_a K_b^T.
-
-Losses of distances, and of outputs scaled to length 1, are losses of inner products: of
-:math:`G_{aa} + G_{bb} - 2 G_{ab}`, and of :math:`G_{ab} / \sqrt{G_{aa} G_{bb}}`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -48,25 +38,30 @@ class Mixing:
     weights: Tensor | None = None
 
     def __call__(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
-        """``C u``, or ``C^T u`` if ``adjoint``; the shape of ``u``."""
+        r"""Return ``C u``, or ``C^T u`` if ``adjoint``, in the shape of ``u``.
+
+        The sum over ``j`` is the Laplacian of :math:`\xi` on the samples' means :math:`\bar u_i`.  It sends a constant to zero, and
+        so what samples have in common, which would only bring rounding, is taken off them first.
+        """
         n, v = u.shape[:2]
         mean = u.mean(dim=1, keepdim=True)
         if self.weights is None:
             between = (mean - mean.mean(dim=0, keepdim=True)) / n
         else:
             flat = mean.reshape(n, -1)
-            if not adjoint:  # C sends constants to zero: what samples have in common would only bring rounding
+            if not adjoint:
                 flat = flat - flat.mean(dim=0)
             laplacian = self._laplacian.to(flat.dtype)
             between = ((laplacian.T if adjoint else laplacian) @ flat).reshape(mean.shape) / n**2
         return (self.inter * between + (self.intra / n) * (u - mean)) / v
 
-    def __neg__(self) -> Mixing:
-        return replace(self, inter=-self.inter, intra=-self.intra)
-
     def root(self, samples: int, views: int) -> Mixing | None:
-        r"""The mixing :math:`C^{1/2}` on ``(samples, views, ...)``; ``None`` unless it is symmetric and no term is negative."""
-        if min(self.inter, self.intra) < 0 or not self.symmetric:
+        r"""Return the mixing :math:`C^{1/2}` on ``(samples, views, ...)``; ``None`` unless it is symmetric and no term is negative.
+
+        ``C`` acts on means and on differences from them, so that its root has the roots of their factors; that of :math:`\xi` is
+        the root of its Laplacian.
+        """
+        if min(self.inter, self.intra) < 0 or not is_symmetric(self.weights):
             return None
         intra = math.sqrt(self.intra * samples * views)
         if self.weights is None:
@@ -82,13 +77,11 @@ class Mixing:
         return Mixing(samples * math.sqrt(self.inter * views), intra, -0.5 * (half + half.T))
 
     @cached_property
-    def symmetric(self) -> bool:
-        """Whether ``C`` is symmetric, up to rounding."""
-        return self.weights is None or _is_symmetric(self.weights)
-
-    @cached_property
     def _laplacian(self) -> Tensor:
-        """``diag(sum_j xi_ij) - xi_ij`` without the terms ``i = j``, which cancel: in floating point only if left out."""
+        r""":math:`\mathrm{diag}(\sum_j \xi_{ij}) - \xi_{ij}`, ``(N, N)``.
+
+        The terms ``i = j`` cancel: in floating point only if they are left out, since one of them may be large.
+        """
         assert self.weights is not None
         xi = self.weights - torch.diag(self.weights.diagonal())
         return torch.diag(xi.sum(1)) - xi
@@ -105,61 +98,65 @@ class PairMixing:
     matrix: Tensor
 
     def __call__(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
-        """``C u`` for a field on ``(N, V, ...)``, or ``C^T u`` if ``adjoint``; the shape of ``u``."""
+        """Return ``C u`` for a field on ``(N, V, ...)``, or ``C^T u`` if ``adjoint``; the shape and dtype of ``u``."""
         out: Tensor = (self.matrix.mT if adjoint else self.matrix) @ u.flatten(0, 1).flatten(1).to(self.matrix.dtype)
         return out.to(u.dtype).reshape(u.shape)
 
-    def __neg__(self) -> PairMixing:
-        return PairMixing(-self.matrix)
-
     def root(self, samples: int, views: int) -> PairMixing | None:
-        r"""The mixing :math:`C^{1/2}`; ``None`` unless ``C`` is symmetric and has no negative eigenvalue beyond rounding."""
-        if not self.symmetric:
+        r"""Return the mixing :math:`C^{1/2}`, by the eigenvalues of ``C``.
+
+        ``None`` unless it is symmetric and has no negative eigenvalue beyond rounding: ``N V`` units of the largest.
+        """
+        if not is_symmetric(self.matrix):
             return None
         values, vectors = torch.linalg.eigh(self.matrix)
         if float(values[0]) < -len(values) * torch.finfo(values.dtype).eps * float(values[-1].abs()):
             return None
         return PairMixing((vectors * values.clamp_min(0).sqrt()) @ vectors.T)
 
-    @cached_property
-    def symmetric(self) -> bool:
-        """Whether ``C`` is symmetric, up to rounding."""
-        return _is_symmetric(self.matrix)
 
+def is_symmetric(matrix: Tensor | None) -> bool:
+    """Return whether a matrix equals its transpose, to 1000 units of rounding of its largest entry; None, for weights 1, does.
 
-def _is_symmetric(matrix: Tensor) -> bool:
-    """Up to 1000 units of rounding of its largest entry: a processor may round equal exponentials differently."""
+    A processor may round the two equal exponentials of a pair differently; what it refuses must not depend on that.
+    """
+    if matrix is None:
+        return True
     return bool((matrix - matrix.T).abs().max() <= 1000 * torch.finfo(matrix.dtype).eps * matrix.abs().max())
 
 
 def one_number(loss: Loss, z: Tensor) -> Tensor:
-    """The value of a caller's loss, a scalar tensor with its graph.
+    """Return the value of a caller's loss of outputs ``z (N, V, d)``, a scalar tensor with its graph.
 
-    Raises TypeError where that isn't what it gives, as a float or a detached tensor, which has lost its derivative.
+    New tensors that the loss makes are on the device of ``z``.  Raises TypeError where it gives something else, as a float or a
+    detached tensor, which has lost its derivative.
     """
     with default_device_of(z):
         value = loss(z)
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-        raise TypeError(
-            "loss must map the outputs (N, V, d) of a batch, of any width d, to one number, a tensor with its graph; "
-            f"of the shape {tuple(z.shape)} it made {value!r:.60}"
-        )
+        wanted = "map the outputs (N, V, d) of a batch, of any width d, to one number, a tensor with its graph"
+        raise TypeError(f"loss must {wanted}; of the shape {tuple(z.shape)} it made {value!r:.60}")
     return value.reshape(())
 
 
 @with_gradients
 def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tensor:
-    r""":math:`\Gamma = \partial \ell / \partial G` at :math:`G = Z Z^T`, symmetric, ``(N V, N V)``, in float64.
+    r"""Return :math:`\Gamma = \partial \ell / \partial G` at :math:`G = Z Z^T`, symmetric, ``(N V, N V)``, in float64.
 
     outputs: ``(N, V, d)``; ``Z`` has a row for each view.  loss: of the outputs; with ``of_gram``, of ``G``, ``(N V, N V)``.  It
     gets them in float64, since a view is pushed and pulled by weights that nearly cancel: float32 would lose two of its digits.
+
+    Let a loss see the outputs through their inner products alone, :math:`L = \ell(G)`.  Its gradient in ``Z`` is
+    :math:`2 \Gamma Z`.  Where each row is :math:`f_a = K_a^T vec(W)` (Theorem 1 of [tian2020]), the step of gradient descent on
+    ``W`` is that of the symmetric operator :math:`OP = -2 \sum_{ab} \Gamma_{ab} K_a K_b^T`.  Losses of distances, and of outputs
+    scaled to length 1, are among these: of :math:`G_{aa} + G_{bb} - 2 G_{ab}`, and of :math:`G_{ab} / \sqrt{G_{aa} G_{bb}}`.
 
     A loss of the outputs gets further columns that are zero: :math:`\ell(Z Z^T + Y Y^T) = L([Z, Y])` has the gradient
     :math:`2 \Gamma Y` in ``Y`` near zero, whose derivative along :math:`Y = I` is :math:`2 \Gamma`.  So ``loss`` must
     take outputs of any width.  The equation :math:`2 \Gamma Z = \partial L / \partial Z` alone may have many solutions.
 
-    Raises ValueError where the loss sees more than inner products (:math:`2 \Gamma Z` is then not its gradient), can't be
-    differentiated twice or not finitely.
+    Raises ValueError where the loss sees more than inner products (:math:`2 \Gamma Z` is then not its gradient; its step is
+    :meth:`sslbook.operator.layer.OpenedLayer.vjp` of that), can't be differentiated twice or not finitely.
 
     >>> z = torch.tensor([[[1.0], [0.0]], [[0.0], [2.0]]])  # two samples, two views, one output
     >>> gram_weights(lambda z: (z[:, 0] * z[:, 1]).sum(), z)[:2, :2]  # attraction of the two views of a sample
@@ -183,12 +180,9 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
             apart, size = float((2 * weights @ rows - gradient.flatten(0, 1)).norm()), float(gradient.norm())
             if apart > math.sqrt(eps) * max(size, float(weights.norm() * z.norm())):  # half of the digits
                 raise ValueError(
-                    "loss must be one of inner products, of outputs of any width: the gradient of this one isn't twice its "
-                    f"derivative in G = Z Z^T times Z (they differ by {apart / max(size, apart):.1%}), so it sees more than "
-                    "that; the step of any loss is OpenedLayer.vjp of its gradient in the outputs"
+                    "loss must be one of inner products, of outputs of any width: the gradient of this one differs by "
+                    f"{apart / max(size, apart):.1%} from that in G = Z Z^T, so it sees more than that"
                 )
-    if not bool(weights.isfinite().all()):
-        raise ValueError(
-            "loss must have finite derivatives in the inner products of the outputs (an output of length 0?)"
-        )
+        if not bool(weights.isfinite().all()):
+            raise ValueError("loss must have finite derivatives in the inner products (an output of length 0?)")
     return 0.5 * (weights + weights.T)

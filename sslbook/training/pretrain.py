@@ -19,14 +19,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
-from sslbook._ambient import anywhere, copied, in_float32, put_back, seeded
+from sslbook._ambient import anywhere, copied, in_float32, put_back, seeded, unwrapped_name
 from sslbook._check import unknown
 from sslbook._files import user_path
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
-from sslbook.networks.wrappers import unwrapped_name
 from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints

@@ -5,12 +5,7 @@ has no rectifier, and its output is divided by its length (Section 6 and Appendi
 parts of a depth are one batched product.  Features stand before samples, ``(R, parts, width, B)``, so that the children's
 outputs *are* the parent's input, without a copy.
 
-What it computes on a latent tree is known without sampling: every expectation is a finite sum, passed up the tree.  A part sees the
-leaves below it and nothing else, and given :math:`z_\mu` the subtrees of its children are independent.  So all patterns of the
-leaves below a child are listed once, with the child's activations and with the patterns' probabilities given :math:`z_\nu`; a
-parent's pre-activation is a sum of one term a child, its patterns are the pairs of its children's.  With depth 5 and two values
-this lists 65,536 patterns for each half of the tree instead of the :math:`2^{32}` of the whole: the root's part needs only means
-and covariances of its children.
+What it computes on a latent tree is known without sampling: every expectation is a finite sum, passed up the tree.
 """
 
 from __future__ import annotations
@@ -18,13 +13,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, methods_anywhere
-from sslbook._check import counted, require_whole
+from sslbook._check import require_whole
 from sslbook._random import Streams
 from sslbook.trees.latent import LatentTree, marginals
 
@@ -36,26 +31,24 @@ class TreeNetwork:
 
     weights: one tensor for each depth, the root's first; ``weights[d]`` is ``(R, nodes at depth d, width, fan-in)``.
     Its last axis lists the children's units, child by child.  biases: tensors ``(R, nodes at depth d, width)``.
+    Of these it has ``replicas``, ``R``, ``depth``, the number of layers :math:`L`, and ``width``, the number of a part's units.
     """
 
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...] = field(repr=False)
+    biases: tuple[Tensor, ...] = field(repr=False)
+    replicas: int = field(init=False)
+    depth: int = field(init=False)
+    width: int = field(init=False)
 
-    def __repr__(self) -> str:
-        count = counted(self.replicas, "replica")
-        return f"TreeNetwork({count}; depth {self.depth}, width {self.width}, {self.weights[0].dtype})"
-
-    replicas = property(lambda self: self.weights[0].shape[0], doc="Number of networks, ``R``.")
-    depth = property(lambda self: len(self.weights), doc="Number of layers, :math:`L`.")
-    width = property(lambda self: self.weights[0].shape[2], doc=r"Number of units of a part, :math:`|\mathcal N_\mu|`.")
+    def __post_init__(self) -> None:
+        vars(self).update(replicas=self.weights[0].shape[0], depth=len(self.weights), width=self.weights[0].shape[2])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> TreeNetwork:
-        """Return the networks with ``change`` of every tensor of weights and biases, such as ``net.each(torch.clone)``."""
-        return TreeNetwork(tuple(map(change, self.weights)), tuple(map(change, self.biases)))
+        """Return the networks with ``change`` of every tensor of weights and biases.
 
-    def replica(self, r: int) -> TreeNetwork:
-        """Return network ``r`` alone, with a replica axis of length 1."""
-        return self.each(lambda tensor: tensor[r : r + 1])
+        ``net.each(torch.clone)`` is a copy, ``net.each(lambda part: part[1:2])`` the second network alone.
+        """
+        return TreeNetwork(tuple(map(change, self.weights)), tuple(map(change, self.biases)))
 
 
 @anywhere
@@ -69,7 +62,7 @@ def initial_network(
     Raises ValueError for a width of 0.
 
     >>> initial_network([0, 1], branching=(2, 3), width=4)
-    TreeNetwork(2 replicas; depth 2, width 4, torch.float32)
+    TreeNetwork(replicas=2, depth=2, width=4)
     """
     width = require_whole("width", width, least=1)
     streams = Streams(seeds, "weights")
@@ -97,12 +90,21 @@ class Parts:
 
     @property
     def active(self) -> Tensor:
-        """Rectified activations :math:`f`, ``(R, nodes, width, patterns)``."""
+        """Rectified activations :math:`f`, ``(R, nodes, width, patterns)``: what the part above reads."""
         return self.pre.relu()
 
 
 def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> dict[int, Parts]:
-    """By depth, from 1 to the leaves', what the parts above read: the parts of that depth, or the leaves; float64.
+    r"""Return by depth, from 1 to the leaves', what the parts above read: the parts of that depth, or the leaves; float64.
+
+    A part sees the leaves below it and nothing else, and given :math:`z_\mu` the subtrees of its children are independent.  So all
+    patterns of the leaves below a child are listed once, with its activations and with their probabilities given :math:`z_\nu`.
+    With depth 5 and two values these are 65,536 for each half of the tree instead of the :math:`2^{32}` of the whole; the root's
+    part needs only means and covariances of its children (:func:`moments`).
+
+    A child's term in a parent's pre-activation, :math:`W_{\mu\nu} f_\nu`, is worked out once for each of its patterns, and so is
+    their probability given :math:`z_\mu`, :math:`P_{\mu\nu} \mathbb P(\cdot \mid z_\nu)`; the parent's patterns are pairs of
+    its children's, whose terms add up and whose probabilities multiply.
 
     Raises ValueError if tree and network differ in shape, or if a part sees more than ``limit`` patterns.
     """
@@ -142,20 +144,21 @@ class Moments:
 
 
 def activation_means(parts: Parts) -> Tensor:
-    r""":math:`v_j(z_\mu) = \mathbb E[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)`` (Table 1 of [tian2020])."""
+    r"""Return :math:`v_j(z_\mu) = \mathbb E[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)`` (Table 1)."""
     return parts.active @ parts.given.transpose(-1, -2)
 
 
 def activation_variances(parts: Parts) -> Tensor:
-    r""":math:`\mathbb V[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)``, centred before it is squared."""
+    r"""Return :math:`\mathbb V[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)``."""
     return _moments(parts.active, parts.given).variance
 
 
 def moments(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts]) -> list[Moments]:
-    """Conditional moments of the pre-activations at every depth.
+    r"""Return the conditional moments of the pre-activations at every depth, the root's first.
 
     The root's part has too many patterns; its moments follow from the means and covariances of its children, which are
-    independent given the root.
+    independent given the root: the variance of unit ``j`` is
+    :math:`\sum_\nu w_{j\nu}^\top \mathrm{Cov}[f_\nu \mid z_0]\, w_{j\nu}`.
     """
     below, b = listed[1], tree.branching[0]
     given = tree.tables[0].double() @ below.given  # of the pattern, given the root
@@ -172,7 +175,10 @@ def moments(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts]) -> lis
 
 
 def _moments(values: Tensor, given: Tensor) -> Moments:
-    """Mean and variance of ``(..., width, patterns)`` under ``given``, ``(..., m, patterns)``; centred first."""
+    """Return mean and variance, ``(..., width, m)`` each, of ``(..., width, patterns)`` under ``given``, ``(..., m, patterns)``.
+
+    Values are taken about their mean over ``z`` before they are squared, so that a large common part costs no digits.
+    """
     chance = given.transpose(-1, -2)
     mean = values @ chance
     centre = mean.mean(-1, keepdim=True)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, methods_anywhere
-from sslbook._check import counted, require_floating
+from sslbook._check import require_floating
 from sslbook._random import Streams
 
 
@@ -31,18 +31,28 @@ class LatentTree:
     by side.  The shape of ``tables[d]`` is ``(R, nodes at depth d + 1, m_d, m_{d+1})``.  The rows (last axis) of
     each table sum to one.
 
+    Of these it has: ``replicas``, ``R``; ``depth``, the number of edges from the root to a leaf; and by depth, root first, the
+    number of ``nodes``, the number of ``values`` that a variable takes, and (not for the leaves) the number of a node's children,
+    ``branching``.
+
     Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], or rows that don't sum to one.
     """
 
-    root: Tensor
-    tables: tuple[Tensor, ...]
+    root: Tensor = field(repr=False)
+    tables: tuple[Tensor, ...] = field(repr=False)
+    replicas: int = field(init=False)
+    depth: int = field(init=False)
+    nodes: tuple[int, ...] = field(init=False)
+    values: tuple[int, ...] = field(init=False)
+    branching: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes, nodes = [tuple(part.shape) for part in (self.root, *self.tables)], 1
+        """Read the tree off the shapes, and check them and the rows: 64 units of rounding for each value of a row are let pass."""
+        shapes, nodes = [tuple(part.shape) for part in (self.root, *self.tables)], [1]
         fits = len(shapes) > 1 and self.root.ndim == 2
         for (*_, values), shape in itertools.pairwise(shapes if fits else ()):
-            fits = fits and len(shape) == 4 and shape[::2] == (self.replicas, values) and shape[1] % nodes == 0
-            nodes = shape[1] if fits else 1
+            fits = fits and len(shape) == 4 and shape[::2] == (shapes[0][0], values) and shape[1] % nodes[-1] == 0
+            nodes.append(shape[1] if fits else 1)
         if not fits:
             allowed = "a root (R, m_0) and one table or more, (R, a multiple of the nodes above, values above, values)"
             raise ValueError(f"a tree must have {allowed}; got {', '.join(map(str, shapes))}")
@@ -52,44 +62,24 @@ class LatentTree:
             if not (least >= 0 and (rows.sum(-1) - 1).abs().max() <= rounding):  # which a NaN is not
                 sums = f"sums of {rows.sum(-1).min():.6g} to {rows.sum(-1).max():.6g}, and {least:.6g} as the least"
                 raise ValueError(f"every row of {name} must hold probabilities that sum to one, got {sums}")
-
-    def __repr__(self) -> str:
-        return f"LatentTree({counted(self.replicas, 'replica')}; nodes {self.nodes}, values {self.values}, {self.root.dtype})"
-
-    @property
-    def replicas(self) -> int:
-        """Number of trees, ``R``."""
-        return self.root.shape[0]
-
-    @property
-    def depth(self) -> int:
-        """Number of edges from the root to a leaf, :math:`L`."""
-        return len(self.tables)
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """Number of nodes at each depth, root first."""
-        return (1, *(table.shape[1] for table in self.tables))
-
-    @property
-    def values(self) -> tuple[int, ...]:
-        """Number of values :math:`m` that a variable takes, at each depth, root first."""
-        return (self.root.shape[1], *(table.shape[3] for table in self.tables))
-
-    @property
-    def branching(self) -> tuple[int, ...]:
-        """Number of children of a node, at each depth but the last."""
-        return tuple(below // above for above, below in itertools.pairwise(self.nodes))
+        branching = tuple(below // above for above, below in itertools.pairwise(nodes))
+        vars(self).update(replicas=shapes[0][0], depth=len(self.tables), nodes=tuple(nodes), branching=branching)
+        vars(self).update(values=tuple(shape[-1] for shape in shapes))
 
     def replica(self, r: int) -> LatentTree:
-        """Return tree ``r`` alone, with a replica axis of length 1."""
+        """Return tree ``r`` alone, with a replica axis of length 1 and the same tables."""
         return LatentTree(self.root[r : r + 1], tuple(table[r : r + 1] for table in self.tables))
 
     def sample(self, seeds: Sequence[int], count: int, root: Tensor | None = None) -> list[Tensor]:
         """Draw ``count`` samples of every tree: one tensor ``(R, nodes, count)`` for each depth, from root to leaves.
 
         Binary variables are booleans, and other variables are int64.  seeds: one number for each tree.
-        root: the roots' values ``(R, count)``, which an augmentation keeps; by default, they are drawn.
+        root: the roots' values ``(R, count)``, which an augmentation keeps; by default, they are drawn.  Raises ValueError for
+        another number of seeds.
+
+        >>> views = symmetric_binary([torch.full((1, 2), 0.5)]).sample([0], 3)  # a root and its two leaves
+        >>> [tuple(part.shape) for part in views]
+        [(1, 1, 3), (1, 2, 3)]
         """
         if len(seeds) != self.replicas:
             raise ValueError(f"seeds must hold one number a tree, got {len(seeds)} for {self.replicas} trees")
@@ -122,7 +112,7 @@ def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: S
     branching: how many children a variable has at each depth but the last.  Raises ValueError for others.
 
     >>> random_categorical([0, 1], values=(2, 3), branching=(2,))
-    LatentTree(2 replicas; nodes (1, 2), values (2, 3), torch.float64)
+    LatentTree(replicas=2, depth=1, nodes=(1, 2), values=(2, 3), branching=(2,))
     """
     return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
 
@@ -131,11 +121,14 @@ def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: S
 def random_tree(
     seeds: Sequence[int], values: Sequence[int], branching: Sequence[int], table: Callable[[Tensor], Tensor]
 ) -> LatentTree:
-    """Trees whose tables are ``table`` of uniform numbers of their shape, with a random prior of the root."""
+    """Return trees whose tables are ``table`` of uniform numbers of their shape, ``(R, nodes, values above, values)``.
+
+    The root's prior is drawn too, from numbers on [0.2, 1.2) that are normalised, so that no value is rare.  seeds, values,
+    branching: as in :func:`random_categorical`.
+    """
     if len(values) != len(branching) + 1 or any(b < 1 for b in branching) or any(m < 2 for m in values):
-        raise ValueError(
-            f"values must be 2 or more a depth, and branching 1 or more but the last, got {values}, {branching}"
-        )
+        wanted = "values must be 2 or more a depth, and branching 1 or more but the last"
+        raise ValueError(f"{wanted}, got {values}, {branching}")
     streams = Streams(seeds, "tables")
     prior = 0.2 + streams.uniform((values[0],), torch.float64)
     nodes = itertools.accumulate(branching, lambda n, b: n * b)
@@ -145,9 +138,9 @@ def random_tree(
 
 
 def from_root(tree: LatentTree) -> list[Tensor]:
-    r""":math:`P_{0\mu} = [\mathbb P(z_\mu \mid z_0)]` for all nodes, as products along paths (Lemma 6).
+    r"""Return :math:`P_{0\mu} = [\mathbb P(z_\mu \mid z_0)]` for all nodes, as products along paths (Lemma 6 of [tian2020]).
 
-    One tensor a depth, ``(R, nodes, m_0, m_d)``.
+    One tensor a depth, ``(R, nodes, m_0, m_d)``; the root's is the identity.
     """
     m0 = tree.values[0]
     product = torch.eye(m0, dtype=tree.root.dtype, device=tree.root.device).expand(tree.replicas, 1, m0, m0)
@@ -159,26 +152,32 @@ def from_root(tree: LatentTree) -> list[Tensor]:
 
 
 def marginals(tree: LatentTree) -> list[Tensor]:
-    r""":math:`\mathbb P(z_\mu)` for all nodes: one tensor a depth, ``(R, nodes, m_d)``."""
+    r"""Return :math:`\mathbb P(z_\mu) = \sum_{z_0} \mathbb P(z_0)\, P_{0\mu}` for all nodes: ``(R, nodes, m_d)`` a depth."""
     return [torch.einsum("rz,rnzm->rnm", tree.root, product) for product in from_root(tree)]
 
 
 def polarity(table: Tensor) -> Tensor:
-    r"""Polarity :math:`\rho = 2\,\mathbb P(z_\nu = 1 \mid z_\mu = 1) - 1` of tables ``(..., 2, 2)`` (Table 1 of [tian2020])."""
+    r"""Return the polarity :math:`\rho = 2\,\mathbb P(z_\nu = 1 \mid z_\mu = 1) - 1` of tables ``(..., 2, 2)`` (Table 1).
+
+    A symmetric table is :math:`\tfrac12 (1 + \rho)` on its diagonal: 1 copies the parent, 0 forgets it, -1 turns it round.
+    """
     return 2 * table[..., 1, 1] - 1
 
 
 def draw_root(tree: LatentTree, uniform: Tensor) -> Tensor:
-    """Values of the root for uniform numbers ``(R, B)``: ``(R, B)``, boolean if there are two."""
+    """Return values of the root for uniform numbers ``(R, B)`` in [0, 1): ``(R, B)``, boolean if there are two, else int64.
+
+    A value is how many of the prior's cumulative sums are at or below the number.
+    """
     edges = tree.root.cumsum(-1)[:, :-1].to(uniform.dtype)
     passed = uniform[..., None] >= edges[:, None]
     return passed[..., 0] if edges.shape[1] == 1 else passed.sum(-1)
 
 
 def thresholds(tree: LatentTree, dtype: torch.dtype) -> list[Tensor]:
-    """Cumulative tables without their last entry, which :func:`descend` compares with.
+    """Return the tables' cumulative sums without the last, which is 1: what :func:`descend` compares uniform numbers with.
 
-    One tensor a depth, ``(R, nodes, m above, m below - 1)``.
+    One tensor a depth, ``(R, nodes, m above, m below - 1)``, in the ``dtype`` of those numbers.
     """
     return [table.cumsum(-1)[..., :-1].to(dtype) for table in tree.tables]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-import papermill
 import pytest
 
 from bookbuild import execute as module
@@ -138,12 +136,9 @@ def book(write_book, tmp_path: Path) -> Book:
     ("path", "old", "new", "moved"),
     [
         ("sslchapters/claims.py", "1", "2", "sslchapters/"),
-        ("sslchapters/claims.py", "    return 1", '    """Says."""\n    return 1  # one', None),
         ("sslchapters/tree/checks.py", "1", "2", "sslchapters/tree"),
         ("sslchapters/ring/checks.py", "1", "2", None),  # another chapter's
-        ("chapters/good.md", "checks.f()", "checks.f()  # why", None),
-        ("chapters/good.md", "checks.f()", "checks.f();", "its code"),  # whose value is not shown
-        ("chapters/good.md", "checks.f()", "%matplotlib inline", "its code"),
+        ("chapters/good.md", "checks.f()", "checks.f();", "its code"),
         ("chapters/good.md", "Prose", "Better prose", None),
         ("requirements.lock", "", "torch==2\n", "the lock file"),
         ("data/results/one.json", "", "{}", "recorded runs and printed tables"),
@@ -198,19 +193,6 @@ def test_a_cell_that_does_not_end_and_those_behind_it_have_failed(tmp_path: Path
     assert set(told) <= {source, "2", "3"}
     assert any(reason in text for text in told.values())
     assert any(text.startswith("it did not run") for text in told.values())
-
-
-def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told, executed = ["Kernel died before replying to kernel_info"], nbformat.v4.new_notebook()
-
-    def once(*_: object, **__: object) -> nbformat.NotebookNode:
-        if told:
-            raise RuntimeError(told.pop())
-        return executed
-
-    monkeypatch.setattr(papermill, "execute_notebook", once)
-    given = {"partial": tmp_path / "a.ipynb", "folder": tmp_path, "cell_seconds": 1.0, "values": {}}
-    assert kernel.run(nbformat.v4.new_notebook(), **given) == (executed, [])
 
 
 SHELL = """
@@ -274,7 +256,7 @@ import sys, time
 from pathlib import Path
 from bookbuild.commands import alone
 from bookbuild.layout import Book
-with alone(Book(Path(sys.argv[1])), "build"):
+with alone(Book(Path(sys.argv[1]))):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -290,8 +272,7 @@ def test_the_second_command_is_told_of_the_first_and_who_dies_holds_nothing(
         assert holder.stdout.readline() == "held\n"
         for command in ("execute", "build"):
             assert cli.main([command, "--root", root]) == 2
-            sentence = rf"_build is being written by sslbook build, process {holder.pid}, since \d\d:\d\d:\d\d; wait"
-            assert re.search(sentence, capsys.readouterr().err)
+            assert "_build is being written by another command; wait" in capsys.readouterr().err
         holder.send_signal(signal.SIGKILL)
-    with alone(book, "execute"), pytest.raises(InputError, match="sslbook execute"), alone(book, "build"):
+    with alone(book):
         pass

@@ -6,7 +6,7 @@ import pytest
 from docutils import nodes
 
 from bookbuild.cells import PICTURE, SET_UP, move_set_up, open_with_picture
-from bookbuild.markdown import MARK, mark_cells, pieces, without_marks
+from bookbuild.markdown import MARK, pieces, without_marks
 
 NAMES = ["one", "two"]
 
@@ -66,20 +66,6 @@ def test_what_becomes_of(html: str, markdown: str) -> None:
 def test_links_lead_to_the_published_pages_where_there_are_any() -> None:
     assert plain('<p><a href="ledger.html#x">the ledger</a></p>', "https://ada.github.io/book") == (
         "[the ledger](https://ada.github.io/book/chapters/ledger.html#x)"
-    )
-
-
-CITED = (
-    '<p><span class="bibtex-citation">[<a href="intro.html#id8" title="A. Tian. Book. 2020.">Tian, 2020</a>]</span></p>'
-)
-
-
-def test_what_is_cited_stands_at_the_end() -> None:
-    text, references = pieces(f'<{MARK} data-cell="0"></{MARK}>{CITED}', NAMES)
-    assert text.text == "[[Tian, 2020](#ref-id8)]"
-    assert (references.kind, references.text) == (
-        "references",
-        '## References\n\n- <a id="ref-id8"></a>**Tian, 2020.** A. Tian. Book. 2020.',
     )
 
 
@@ -151,19 +137,6 @@ def test_a_chapter_opens_with_its_picture_and_one_bar() -> None:
 def test_a_page_has_its_set_up_at_its_foot() -> None:
     page = f"<section><p>Picture</p>{SET_UP[0]}<pre>code</pre>{SET_UP[1]}<section>Text</section></section><p>End</p>"
     assert move_set_up(page) == "<section><p>Picture</p><section>Text</section><pre>code</pre></section><p>End</p>"
-
-
-def test_every_cell_is_marked_once_and_in_its_place() -> None:
-    document = opening()
-    open_with_picture(document)
-    mark_cells(document)
-    told = document.astext()
-    marks = [f'<{MARK} data-cell="{cell}">' for cell in (0, 3, 1, 2, 4, 5, 6)]
-    places = []
-    for mark in marks:
-        places.append(told.index(mark, places[-1] + 1 if places else 0))
-    assert places == sorted(places)
-    assert told.count(f"<{MARK}") == len(marks)
 
 
 CAPTIONED = (

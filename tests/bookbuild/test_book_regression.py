@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,7 +21,6 @@ from bookbuild.regression import (
     write_expected,
     write_junit,
 )
-from sslbook import cli
 from sslbook._check import InputError
 from sslchapters.intervals import Interval
 from sslchapters.values import Number
@@ -142,28 +140,3 @@ def test_what_is_told(write_book, tmp_path: Path) -> None:
     good, bad = ElementTree.parse(tmp_path / "out" / "report.xml").getroot()
     assert (good.attrib["failures"], good.attrib["errors"], bad.attrib["errors"]) == ("2", "0", "1")
     assert [case.attrib["name"] for case in good] == ["bad (A-Thm1)", "seen"]
-
-
-MOVES = """<<
-claim("holds", 1e-16, below=1e-12, rejects={"sign": 1.0}, id="A-Thm1")
-measure("seen", 1.0)>>
-"""
-
-
-def test_the_gate_and_the_build(write_book, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    book: Book = write_book(good=MOVES)
-    monkeypatch.chdir(book.root)
-    assert cli.main(["regression", "--junit", "report.xml"]) == 1
-    assert "seen: new, 1.0" in capsys.readouterr().out
-    assert 'failures="2"' in (book.root / "report.xml").read_text()
-    assert cli.main(["regression", "--update"]) == 0
-    write_expected(book.expected("good", "quick"), {"seen": 2.0, "holds": None})
-    monkeypatch.setenv("SSLBOOK_NOISE", "1")
-    assert cli.main(["regression", "--update"]) == 2
-    monkeypatch.delenv("SSLBOOK_NOISE")
-    assert cli.main(["regression"]) == 1
-    assert "seen: 1.0; it was 2.0" in capsys.readouterr().out
-    assert cli.main(["execute"]) == 0, "what moved is told, and costs nothing"
-    assert re.search(
-        r"1 number differs on this machine; no claim does:\n  good  seen  1  the book has 2", capsys.readouterr().out
-    )

@@ -65,13 +65,6 @@ def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     some, none = Repository.read(tmp_path), Repository()
     assert (none.site, none.requirement) == ("", "")
     assert (some.site, some.requirement) == ("https://ada.github.io/book", "sslbook @ git+https://github.com/Ada/book")
-    found = {
-        kind: [address for address, *_ in some.buttons("chapters/ledger", notebook=True)[kind]]
-        for kind in ("launches", "suggestions")
-    }
-    assert found["launches"][0] == "https://colab.research.google.com/github/Ada/book/blob/notebooks/ledger.ipynb"
-    assert found["suggestions"][0] == "https://github.com/Ada/book/edit/main/data/claims.yml"
-    assert not any(none.buttons("chapters/one", notebook=True).values())
     (tmp_path / "_config.yml").write_text("repository:\n  url: https://example.org/book\n")
     with pytest.raises(InputError, match="OWNER/NAME is needed"):
         Repository.read(tmp_path)

@@ -158,7 +158,7 @@ def page(root: Path) -> Iterator[Lab]:
             server.terminate()
 
 
-@pytest.mark.parametrize("name", ["covariance", "training", "byol"])
+@pytest.mark.parametrize("name", ["training", "byol"])
 def test_a_notebook_reads_as_the_page(page: Lab, root: Path, name: str) -> None:
     with page.opened(name):
         texts = page.js(TEXTS)

@@ -31,6 +31,8 @@ Seen = TypeVar("Seen")
 PATIENCE = 110
 """The longest that a page may take for anything, in seconds, on a machine with much else to do; selenium itself waits for 120."""
 DESK, PHONE = (1300, 1000), (360, 780)
+FONTS = [path for name in ("dejavu", "liberation") if (path := Path("/usr/share/fonts/truetype", name)).is_dir()]
+"""Families of fonts, where Debian and its like keep them."""
 # The page's own script asked for the maths first, so it has run when we are told; then what it changed is drawn, and what goes
 # wrong after that has a moment to show.
 TYPESET = """
@@ -168,8 +170,19 @@ class Browser:
         severe = [entry for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
         return [f"console: {entry['message'][:300]}" for entry in severe]
 
+    def layout(self, size: tuple[int, int]) -> list[str]:
+        """What is too wide, cut off or out of its line on the open page."""
+        found = [f"a sign of punctuation begins a line: {text}" for text in self.js(ALONE)]
+        found += [f"code is cut off: {text}" for text in self.js(CUT_CODE)]
+        excess, places = max(self.js(OVERFLOW), self.js(UNFOLDED)), self.js(INLINE)
+        found += [f"{excess} px wider than the window, or where what is folded is open"] * (excess > 1)
+        if size == PHONE:
+            found += ["a formula reaches beyond the edge"] * any(cut for _, cut in places)
+            return found + [f"a formula scrolls: {text}" for text in self.js(SCROLLED)]
+        return found + ["a formula in a sentence is a tab stop"] * any(stop for stop, _ in places)
+
     def problems(self, home: str) -> list[str]:
-        """What is wrong with the open page, which was loaded from below `home`, but for what axe finds."""
+        """What else is wrong with the open page, which was loaded from below `home`, but for what axe finds."""
         found = self.errors()
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
@@ -177,14 +190,7 @@ class Browser:
             f"leaves the machine: {url}" for url in asked if not url.startswith((home, "data:", "about:", "blob:"))
         ]
         found += [f"maths not typeset: {text}" for text in self.js(BAD_MATHS)]
-        found += [f"a sign of punctuation begins a line: {text}" for text in self.js(ALONE)]
-        found += [f"no alternative text: {source}" for source in self.js(NO_ALT)]
-        found += [f"code is cut off: {text}" for text in self.js(CUT_CODE)]
-        excess = max(self.js(OVERFLOW), self.js(UNFOLDED))
-        return [
-            *found,
-            *([f"{excess} px wider than the window, or where what is folded is open"] if excess > 1 else []),
-        ]
+        return [*found, *(f"no alternative text: {source}" for source in self.js(NO_ALT))]
 
     def violations(self, **options: Any) -> list[str]:
         """What axe finds, by these of its options; it takes glyphs and repeated colours away."""
@@ -220,14 +226,7 @@ def test_all_pages(browser: Browser, address: str, size: tuple[int, int]) -> Non
     wrong: dict[str, list[str]] = {}
     for page in pages(BOOK.root):
         browser.open(f"{home}/{page}.html", size)
-        found = browser.problems(home)
-        places = browser.js(INLINE)
-        if size == PHONE:
-            found += ["a formula reaches beyond the edge"] * any(cut for _, cut in places)
-            found += [f"a formula scrolls: {text}" for text in browser.js(SCROLLED)]
-        else:
-            found += ["a formula in a sentence is a tab stop"] * any(stop for stop, _ in places)
-        found += check_sliders(browser)
+        found = browser.problems(home) + browser.layout(size) + check_sliders(browser)
         browser.prefer("dark")
         if settles(lambda: browser.js(THEME), "dark") != "dark":
             found.append("it does not become dark with the system")
@@ -240,6 +239,25 @@ def test_all_pages(browser: Browser, address: str, size: tuple[int, int]) -> Non
         found += ["the button that prints does not"] * (printed != buttons) + browser.errors()
         if found:
             wrong[page] = found
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("fonts", FONTS, ids=lambda folder: folder.name)
+def test_pages_fit_a_phone_that_has_other_fonts(
+    fonts: Path, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are laid out by a machine's fonts: by one family alone."""
+    config = tmp_path / "fonts.conf"
+    config.write_text(f"<fontconfig><dir>{fonts}</dir><cachedir>{tmp_path}</cachedir></fontconfig>")
+    monkeypatch.setenv("FONTCONFIG_FILE", str(config))
+    browser, wrong = Browser(), {}
+    try:
+        for page in pages(BOOK.root):
+            browser.open(f"{address}/{page}.html", PHONE)
+            if found := browser.layout(PHONE):
+                wrong[page] = found
+    finally:
+        browser.driver.quit()
     assert wrong == {}
 
 

@@ -1,4 +1,4 @@
-"""Steps by plain modules, terms by loops; small BYOL in many replicas against PyTorch's own modules, and what is measured of it."""
+"""Small BYOL in many replicas against PyTorch's own modules, and what is measured of it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
-from sslbook.networks.batchnorm import BatchNorm
-from sslbook.operator.covariance import relative_gap
-from sslchapters.byol import instances, runs, theory
-from sslchapters.byol.instances import (
-    Pair,
-    step,
-)
+from sslchapters.byol import runs
 from sslchapters.byol.runs import (
     MEASURES,
     NONE,
@@ -46,65 +40,6 @@ from sslchapters.byol.runs import (
     train_ablations,
 )
 from sslchapters.enumerated import Images
-
-
-def one(pair: Pair, r: int) -> Pair:
-    """Replica ``r`` alone."""
-
-    def cut(t: instances.Tower) -> instances.Tower:
-        return replace(
-            t, below=t.below[r : r + 1], weight=t.weight[r : r + 1], above=tuple(m[r : r + 1] for m in t.above)
-        )
-
-    return Pair(cut(pair.online), cut(pair.target))
-
-
-def module(tower: instances.Tower, norm: nn.Module | None = None) -> nn.Sequential:
-    """The first replica's tower as a plain network, with a BatchNorm behind its first layer."""
-    act = {"linear": nn.Identity(), "relu": nn.ReLU()}[tower.act]
-    layers = []
-    for matrix in (tower.weight, *tower.above):
-        layer = nn.Linear(matrix.shape[2], matrix.shape[1], bias=False, dtype=torch.float64)
-        layer.weight.data.copy_(matrix[0])
-        layers += [layer, act]
-    if norm is not None:
-        layers.insert(1, norm)
-    return nn.Sequential(*layers[:-1])
-
-
-@pytest.mark.parametrize(("act", "mean"), [("linear", "normal"), ("relu", "detach"), ("relu", "backward")])
-def test_the_step_is_autograd_on_plain_networks_and_all_pairs_of_views(act: str, mean: str) -> None:
-    pair = one(instances.random_pair(4, images=3, views=2, sizes=(5, 6, 8, 4)).changed(act=act), 2)
-    online, target = (module(t, BatchNorm(8, mean=mean, std="omit").double()) for t in (pair.online, pair.target))
-    y, t = (net(tower.below[0].flatten(0, 1)) for net, tower in ((online, pair.online), (target, pair.target)))
-    loss = sum(
-        0.5 * (y[2 * i + a] - t[2 * i + b].detach()).square().sum() / 12
-        for i in range(3)
-        for a in range(2)
-        for b in range(2)
-    )
-    loss.backward()
-    found = step(pair, {"mean": mean, "std": "omit"})[0]
-    assert relative_gap(-online[0].weight.grad.T.flatten(), found) < 1e-12
-
-
-def test_the_terms_by_loops() -> None:
-    pair = one(instances.random_pair(5), 3)
-    found = theory.terms(pair)
-    k, other = pair.online.connections()[0], pair.target.connections()[0]  # (N, V, p, o)
-    w, v = instances.vec(pair.online.weight)[0], instances.vec(pair.target.weight)[0]
-    n, views = k.shape[:2]
-    bar, bar_other = k.mean(1), other.mean(1)
-    sym = sum((k[i, a] - bar[i]) @ (k[i, a] - bar[i]).T @ w for i in range(n) for a in range(views)) / (n * views)
-    variance = sum((bar[i] - bar.mean(0)) @ (bar[i] - bar.mean(0)).T @ w for i in range(n)) / n
-    cov = sum((bar[i] - bar.mean(0)) @ (bar_other[i] - bar_other.mean(0)).T @ v for i in range(n)) / n
-    for name, value in (("sym", -sym), ("variance", variance), ("covariance", cov)):
-        assert relative_gap(getattr(found, name)[0], value) < 1e-12, name
-    assert relative_gap((found.plain + found.correction)[0], found.corrected[0]) < 1e-12
-    assert relative_gap(theory.intra(k[None], w[None])[0], sym) < 1e-12
-    assert relative_gap((theory.intra_matrix(k[None])[0] @ w), sym) < 1e-12
-    assert relative_gap((theory.inter_matrix(k[None])[0] @ w), variance) < 1e-12
-
 
 SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)
 SHORT = replace(SMALL, epochs=1)

@@ -1,21 +1,17 @@
-"""Runs handed to submitit: what Slurm is asked for, and on a real Slurm of one node, that a run ends as it would have."""
+"""Runs handed to submitit: what Slurm is asked for, and that a run that is stopped and queued again ends as it would have."""
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
-import slurm_cases as slurm
 import torch
-from slurm_cases import until
 from training_cases import SET
 
 from sslbook.training.presets.papers import Run, run_of
@@ -78,79 +74,34 @@ def test_workers_of_this_machine_share_its_gpus(tmp_path: Path, monkeypatch: pyt
     assert works[0].checkpoint().function is works[0], "what is stopped is queued again as it was"
 
 
-EPOCHS = 40
 SMALL = (*SET[1::2], "networks.predictor_hidden=8", "evaluate=0")
 
 
-@pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cluster's folder, and the cluster that all commands find; its name is short, for the sake of its sockets."""
-    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
-        with slurm.running(Path(name).resolve(), cpus=4) as configuration:
-            monkeypatch.setenv("SLURM_CONF", str(configuration))
-            monkeypatch.setenv("OMP_NUM_THREADS", "1")
-            yield Path(name)
-        assert slurm.processes(Path(name)) == []
-
-
-def hand_over(wanted: list[Run], root: Path) -> int:
-    """How many jobs Slurm was given."""
-    return len(cluster.submit(wanted, root, "slurm", at_once=4, hours=1, sbatch=["cpus-per-task=1"], device="cpu"))
-
-
-def workers(folder: Path) -> dict[str, int]:
-    """The processes in which jobs of the cluster train, by job."""
-    found = {}
-    for process in slurm.processes(folder):
-        with suppress(OSError):
-            command = Path(f"/proc/{process}/cmdline").read_text().split("\0")
-            words = Path(f"/proc/{process}/environ").read_text().split("\0")
-            if "python" in command[0] and "submitit.core._submit" in command:
-                names = dict(word.partition("=")[::2] for word in words)
-                found[f"{names['SLURM_ARRAY_JOB_ID']}_{names['SLURM_ARRAY_TASK_ID']}"] = process
-    return found
-
-
-@pytest.mark.slurm
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_job_that_is_killed_or_out_of_time_ends_its_run_as_it_would_have(folder: Path) -> None:
-    """A run this small would be over before its first checkpoint, so its process is stopped (SIGSTOP), which it doesn't notice."""
-    wanted, root = runs(*SMALL, epochs=EPOCHS), folder / "runs"
-    assert hand_over(wanted, root) == 3
-    job = {run.name: cluster.job_of(run, root) for run in wanted}
-    _, killed, late = wanted
-    stopped: dict[str, int] = {}
-    for run in (killed, late):
-        until(lambda run=run: (run.folder(root) / "log.csv").is_file() and job[run.name] in workers(folder))
-        stopped[run.name] = workers(folder)[job[run.name]]
-        os.kill(stopped[run.name], signal.SIGSTOP)
-    assert hand_over(wanted, root) == 0, "what is in the queue stays there once"
+def test_a_job_that_is_out_of_time_is_queued_again_and_ends_its_run_as_it_would_have(tmp_path: Path) -> None:
+    """By the signal that submitit asks Slurm for.  So small a run is over before its first checkpoint: SIGSTOP gives it time."""
+    (run, _, _), root = runs(*SMALL, epochs=40), tmp_path / "runs"
+    (job,) = cluster.submit([run], root, "local", device="cpu")
+    worker = until(lambda: (run.folder(root) / "log.csv").is_file() and psutil.Process(job._process.pid).children())[0]
+    worker.suspend()
     time.sleep(SAVE_SECONDS + 1)
-    for run in (killed, late):
-        os.kill(stopped[run.name], signal.SIGCONT)
-        until(lambda run=run: checkpoints.newest_step(run.folder(root)), every=0.005)
-        os.kill(stopped[run.name], signal.SIGSTOP)
-    os.kill(stopped[killed.name], signal.SIGKILL)
-    call = ["scontrol", "show", "job", job[late.name]]
-    ran = re.search(r"RunTime=\d+:(\d+):\d+", subprocess.run(call, check=True, capture_output=True, text=True).stdout)
-    assert ran is not None
+    worker.resume()
+    until(lambda: checkpoints.newest_step(run.folder(root)))
+    worker.send_signal(signal.SIGUSR2)
+    assert cluster.collect([job]) == []
+    assert "going on after step" in job.paths.stderr.read_text()
+    run.go(tmp_path / "alone", device="cpu", quiet=True)
+    one, other = (checkpoints.latest(run.folder(place), pytest.fail) for place in (root, tmp_path / "alone"))
+    assert one is not None
+    assert other is not None
+    assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
 
-    def let_it_run(minutes: int) -> None:
-        subprocess.run(["scontrol", "update", f"jobid={job[late.name]}", f"timelimit={minutes}"], check=True)
 
-    let_it_run(int(ran[1]) + 2)
-    # by SIGUSR2, before which Slurm lets it go on, and submitit queues it again
-    until(lambda: (cluster.queued() or {}).get(job[late.name], "").startswith("pending"))
-    let_it_run(60)
-    until(lambda: any("ended without it" in said for said in cluster.fates(wanted, root)))
-    assert hand_over(wanted, root) == 1, "the killed one"
-    until(lambda: all(run.finished(root) for run in wanted))
-    for run in wanted:
-        run.go(folder / "alone", device="cpu", quiet=True)
-        one, other = (checkpoints.latest(run.folder(place), pytest.fail) for place in (root, folder / "alone"))
-        assert one is not None
-        assert other is not None
-        assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"]), run.name
-        said = (root / "jobs" / f"{cluster.job_of(run, root)}_0_log.err").read_text()
-        assert ("going on after step" in said) == (run.name in stopped), said
+def until(there: Callable[[], Any]) -> Any:
+    """What is there at last."""
+    end = time.monotonic() + 300
+    while not (found := there()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+    return found

@@ -6,28 +6,7 @@ import pytest
 import torch
 
 from sslbook.losses import pairs
-from sslchapters.emergence import acute, ring, runs, theory
-
-
-def test_the_sets_that_occur() -> None:
-    plain, biased = ring.possible_sets(False), ring.possible_sets(True)
-    assert [sorted(s) for s in plain] == [[], ["01"], ["10"], ["01", "11"], ["10", "11"], ["01", "10", "11"]]
-    assert len(biased) == 14
-    assert frozenset({"01", "10"}) not in biased
-    assert frozenset({"00", "11"}) not in biased
-    for bias, sets in ((False, plain), (True, biased)):
-        draws = torch.randn(20000, 3 if bias else 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        drawn = {tuple(row) for row in ring.selected(draws).tolist()}
-        assert drawn == {tuple(ring.mask(s).tolist()) for s in sets}
-        stuck = [s for s in sets if not ring.direction(ring.mask(s), bias).any()]
-        assert stuck == [frozenset(), frozenset(ring.PATTERNS) if bias else frozenset({"01", "10", "11"})]
-
-
-def test_the_contrast_is_ascended() -> None:
-    draw = torch.Generator().manual_seed(0)
-    w = torch.randn(500, 3, dtype=torch.float64, generator=draw, requires_grad=True)
-    (slope,) = torch.autograd.grad(0.5 * ring.contrast(w).square().sum(), w)
-    assert torch.allclose(ring.step(w.detach(), 0.1) - w.detach(), 0.1 * slope)
+from sslchapters.emergence import acute, runs, theory
 
 
 def test_the_networks_gradient_is_autograd_through_a_convolution() -> None:

@@ -13,26 +13,6 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def direct(a: Tensor, b: Tensor, a2: Tensor, b2: Tensor, alpha: Tensor) -> Tensor:
-    total = torch.zeros(a.shape[1], b.shape[1], dtype=a.dtype)
-    for i in range(len(a)):
-        for j in range(len(a)):
-            total += alpha[i, j] * torch.outer(a[i] - a[j], b[i] - b[j])
-            total -= alpha[i, j] * torch.outer(a[i] - a2[i], b[i] - b2[i])
-    return total / (2 * len(a) ** 2)
-
-
-def test_the_contrastive_covariance_is_its_definition_and_the_energy_half_its_trace() -> None:
-    (a, a2), (b, b2), alpha = drawn(2, 6, 3), drawn(2, 6, 2, seed=1), drawn(6, 6, seed=2).abs()
-    found = energies.contrastive_covariance(a, a2, alpha, b, b2)
-    assert torch.allclose(found, direct(a, b, a2, b2, alpha), atol=1e-13)
-    twice = [torch.stack([part, 2 * part]) for part in (a, a2, b, b2)]
-    stacked = energies.contrastive_covariance(*twice[:2], alpha, *twice[2:])
-    assert torch.allclose(stacked[1], 4 * stacked[0])
-    trace = energies.contrastive_covariance(a, a2, alpha).trace()
-    assert torch.allclose(energies.energy(*twice[:2], alpha), torch.stack([trace / 2, 2 * trace]), rtol=1e-12)
-
-
 @pytest.mark.parametrize("loss", energies.ENERGIES)
 @pytest.mark.parametrize("epsilon", [0.0, 0.7])
 def test_the_weights_are_minus_the_slopes_of_the_loss_in_the_distances(loss: str, epsilon: float) -> None:
@@ -53,10 +33,3 @@ def test_weights_have_no_gradient_and_stay_finite() -> None:
     assert alpha.diagonal().eq(0).all()
     assert energies.weights("info_nce", 1e3 * f, 1e3 * f + 0.1, temperature=1e-3).isfinite().all()
     assert not energies.weights("hinge_triplet", torch.ones(3, 2), torch.ones(3, 2)).any(), "a hinge at its kink is off"
-
-
-def test_a_projected_vector_is_orthogonal() -> None:
-    w, v = torch.nn.functional.normalize(drawn(6, 3), dim=-1), drawn(6, 3, seed=1)
-    out = energies.project(w, v)
-    assert (out * w).sum(-1).abs().max() < 1e-13
-    assert torch.allclose(energies.project(w, out), out)

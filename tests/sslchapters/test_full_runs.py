@@ -38,19 +38,6 @@ def test_every_cell_of_every_table_has_its_preset() -> None:
     assert set(presets()) - in_tables == {"digits-simclr-nce", "digits-byol", "cifar10-small"}
 
 
-def test_the_tables_carry_the_papers_numbers() -> None:
-    for name, sheet in paper_tables().items():
-        raw = data_files.printed_file("-".join(name.split("-")[:2]))
-        count = 1 if raw["source"].startswith("Table 5") else len(raw["rows"])
-        means = [value for row in raw["mean"][:count] for value in row]
-        assert [cell.mean for cell in sheet.cells] == ([None] * len(means) if "cifar10" in name else means)
-    second = {cell.label: cell for cell in paper_tables()["A-Tab2"].cells}
-    cell = second["STL-10, InfoNCE; 500 epochs"]
-    assert (cell.mean, cell.std, cell.preset, cell.epochs) == (83.82, 0.11, "stl10-simclr-nce", 500)
-    third = {cell.label: cell for cell in paper_tables()["A-Tab3"].cells}
-    assert third["CIFAR-10, β = −0.5; 100 epochs"].preset == "cifar10-simclr-beta-minus-0.5"
-
-
 def said_of(table: str, label: str) -> dict[str, object]:
     """What a cell's label says of its run, in the words of the settings."""
     facts: dict[str, object] = {}
@@ -195,16 +182,6 @@ def test_what_is_not_comparable_is_not_compared(
     assert f"sslbook table {two.name} --set lr=0.1 --seeds 1 --folder" in out
     assert cli.main([*asked, "--set", "capture=none"]) == 0, "which touches no weight"
     assert re.search(r"^original .* 70\.00 +-8\.10 ", capsys.readouterr().out, flags=re.MULTILINE)
-
-
-def test_a_table_refuses_with_status_2(two: PaperTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for more, sentence in (
-        (["--jobs", "2"], "--jobs is for a cluster: add --cluster local"),
-        (["--set", "epochs=3"], "epochs is given by --epochs, not by --set"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            cli.main(["table", two.name, *more, "--folder", str(tmp_path)])
-        assert sentence in capsys.readouterr().err
 
 
 def test_a_record_stands_in_for_runs_that_are_not_here(

@@ -1,4 +1,4 @@
-"""What grows: the law's formulas against autograd over all pairs of views, and what is measured of planted directions."""
+"""What grows: what is measured of planted directions."""
 
 from __future__ import annotations
 
@@ -7,89 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sslbook._random import Streams
-from sslchapters.growth import dose, records, worlds, zero
-
-
-def draw(seed: int, count: int = 4) -> tuple[Tensor, Tensor, Tensor]:
-    """Shares and amplitudes of attributes, and weights with orthogonal columns of any length."""
-    some = torch.Generator().manual_seed(seed)
-    shares, sizes, lengths = torch.rand(3, count, generator=some, dtype=torch.float64).mul(0.9).add(0.1)
-    turn = torch.linalg.qr(torch.randn(count + 1, count, generator=some, dtype=torch.float64))[0]
-    return shares, sizes, turn * lengths
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("tau", [0.1, 0.5, 3.0])
-def test_attributes_that_flip_grow_as_the_law_says(seed: int, tau: float) -> None:
-    shares, sizes, weights = draw(seed)
-    views, chance = worlds.flipped(shares, sizes)
-    losses = worlds.pair_losses(chance, tau, beta=0.3)
-    part = worlds.parts_of(weights, sizes**2)
-    of = {name: worlds.rates(loss, views, weights) for name, loss in losses.items()}
-    square = weights.square().sum(0) * sizes**2
-    wanted = {
-        "simple": square * shares,
-        "root mean square": worlds.rate_of_share(part, shares),
-        "cosines": worlds.rate_of_share(part, shares),
-        "InfoNCE": worlds.rate_of_info_nce(part, shares, tau),
-        "spectral": 2 * square * (shares - square),
-        "BYOL": 0.3 / 2 * square * (shares - 0.3),
-    }
-    for name, rate in wanted.items():
-        torch.testing.assert_close(of[name], rate, rtol=1e-9, atol=1e-12, msg=name)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_law_needs_no_length_and_no_orthogonal_weights_without_cosines(seed: int) -> None:
-    some = torch.Generator().manual_seed(seed)
-    views = torch.randn(6, 5, 3, generator=some, dtype=torch.float64) @ torch.randn(3, 3, generator=some).double()
-    views = torch.cat([views, worlds.jittered(0.7)[:, :, :1].repeat(2, 2, 1)[:6, :5]], 2)
-    views[..., 3] = torch.tensor([1.0, -1, 1, -1, 1, -1])[:, None] + torch.tensor([0.3, -0.3, 0.3, -0.3, 0.0])
-    views = views - views.mean((0, 1))
-    others, planted = views[..., :3].flatten(0, 1), views[..., 3]
-    basis = torch.stack(
-        [planted.mean(1, keepdim=True).expand(6, 5).flatten(), (planted - planted.mean(1, keepdim=True)).flatten()]
-    )
-    views[..., :3] = (others - torch.linalg.pinv(basis) @ (basis @ others)).unflatten(0, (6, 5))
-    between, within = worlds.moments(views)
-    weights = torch.randn(2, 4, generator=some, dtype=torch.float64)
-    assert between[3, :3].abs().max() < 1e-12 > within[3, :3].abs().max()
-    c = worlds.output_share(between, within, weights)
-    total = torch.einsum("od,de,oe->", weights, between + within, weights)
-    s2, u2 = between[3, 3], within[3, 3]
-    law = weights[:, 3].square().sum() * (s2 + u2) / total * (s2 / (s2 + u2) - c)
-    found = worlds.rates(worlds.pair_losses()["root mean square"], views, weights)[3]
-    torch.testing.assert_close(found, law, rtol=1e-9, atol=1e-12)
-
-
-def test_the_flow_raises_the_output_s_share_and_each_direction_turns_once() -> None:
-    shares, sizes, weights = draw(5, 6)
-    squares, course = worlds.flow(shares, sizes**2, weights.square().sum(0), 4000, 0.05)
-    assert (course.diff() >= -1e-12).all()
-    for path in squares.T:
-        moves = path.diff()
-        turns = torch.sign(moves[moves.abs() > 1e-12])
-        assert (turns.diff() <= 0).all(), "up, then down"
-
-
-@pytest.mark.parametrize("tau", [0.2, 0.5, 5.0])
-def test_info_nce_rests_where_it_says_and_those_that_are_lost_would_shrink(tau: float) -> None:
-    shares = torch.tensor([1.0, 0.8, 0.5, 0.2, 0.0], dtype=torch.float64)
-    part = worlds.settled(shares, tau)
-    assert worlds.rate_of_info_nce(part, shares, tau).abs().max() < 1e-9
-    excess = shares - torch.tanh(part / tau)
-    assert (excess[part == 0] <= excess[part > 0].min() + 1e-9).all()
-
-
-def test_the_zero_of_growth_tends_to_the_layer_s_share() -> None:
-    assert worlds.zero_through(lambda x: x, 0.4, 9) == pytest.approx(0.4)
-    gaps = [abs(worlds.zero_through(torch.exp, 0.4, n) - 0.4) for n in (8, 32, 128)]
-    assert gaps[2] < gaps[1] / 3 < gaps[0] / 9
-    gaps = [abs(worlds.zero_of_gaussians(0.4, n) - 0.4) for n in (8, 32)]
-    assert gaps[1] < gaps[0] / 3
+from sslchapters.growth import dose, records, zero
 
 
 def test_planted_directions_have_their_doses_and_seeds_their_own_streams() -> None:

@@ -43,28 +43,3 @@ def test_readout_error_is_least_squares() -> None:
     left = y - code @ np.linalg.lstsq(code, y, rcond=None)[0]
     found = theory.readout_error(online, (x.T @ x / 500)[None], task)[0]
     assert found == pytest.approx(left @ left / (y @ y), rel=1e-9)
-
-
-def test_the_modes_diagonalise_both_moments() -> None:
-    data = instances.random_moments(30, 5, np.random.default_rng(0))
-    found = theory.modes(data)
-    turned = found.rows.swapaxes(1, 2)
-    assert np.allclose(found.rows @ data.same @ turned, np.eye(5), atol=1e-9)
-    assert np.allclose(found.rows @ data.cross @ turned, found.values[:, :, None] * np.eye(5), atol=1e-9)
-    assert (np.diff(found.values) < 0).all()
-
-
-@pytest.mark.parametrize("commuting", [True, False])
-@pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_balanced_bases_are_balanced(commuting: bool, outputs: int) -> None:
-    rng = np.random.default_rng(6)
-    data, tau = instances.random_moments(20, 4, rng, commuting=commuting), instances.random_times(20, rng)
-    found, kept = theory.modes(data), instances.random_kept(20, outputs, 4, rng, leading=False)
-    point = theory.fixed_point(found, kept, instances.balanced_basis(found, kept, tau, rng))
-    assert np.abs(theory.balance(point, tau)).max() < 1e-12
-    assert theory.speed(point, data, tau).max() < 1e-12
-    if commuting:  # the rows are orthogonal, of the lengths that the proof of Theorem 6.5(4) finds
-        values = np.take_along_axis(found.values, kept, axis=1)
-        wanted = (tau.predictor / tau.online)[..., 0] * values**2
-        lengths = np.linalg.eigvalsh(point.online @ point.online.swapaxes(1, 2))
-        assert np.abs(lengths - np.sort(wanted, axis=1)).max() < 1e-12

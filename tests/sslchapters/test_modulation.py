@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sslbook._random import Streams
-from sslchapters.modulation import instances, runs
 from sslchapters.modulation.instances import (
     ACTIVATIONS,
     REFERENCES,
@@ -30,7 +29,6 @@ from sslchapters.modulation.runs import (
     lookups,
     scores,
     settings_of,
-    train_cells,
     train_tokens,
     world_of,
 )
@@ -120,20 +118,6 @@ def test_training_is_that_of_torch() -> None:
     assert (mine.weights[0] - begun.weights[0]).abs().max() > 1e-3
 
 
-def test_how_cells_are_cut_and_spread_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [TableCell(2, 2), TableCell(1, 4, "linear"), TableCell(2, 1, zeta=3.0), TableCell(2, 2)]
-    brief = replace(TINY, steps=3)
-    whole = train_cells(brief, cells, [5, 2, 5], keep=True)
-    assert list(whole) == cells[:3]
-    assert whole[cells[0]]["weights"].shape == (3, 4, 6, 4)
-    assert whole[cells[0]]["printed +"][0] == whole[cells[0]]["printed +"][2]
-    monkeypatch.setattr(runs, "CACHE", 1.0)
-    for other in (train_cells(brief, cells, [5, 2, 5]), train_cells(brief, cells, [5, 2, 5], processes=2)):
-        for cell in cells:
-            for name in SCORES:
-                assert (other[cell][name] - whole[cell][name]).abs().max() < 1e-4
-
-
 def test_scores_of_known_filters() -> None:
     allowed = torch.zeros(1, 2, 4, dtype=torch.bool)
     allowed[..., :2] = True
@@ -160,19 +144,3 @@ def test_scores_of_known_filters() -> None:
     for name in ("signless +", "signless -"):
         assert scores(-weights, world)[name].equal(found[name])
     assert float(scores(weights, world, linear=True)["released +"]) == pytest.approx(1, abs=3e-3)
-
-
-def test_a_step_of_the_crowd_climbs_the_largest_eigenvalue() -> None:
-    w = instances.random_filters(5, 4, 0).requires_grad_()
-    d, b = (torch.tensor(instances.WITHIN, dtype=torch.float64) * w.square()).sum(-1), w[..., 1]
-    spread = torch.diag_embed(d) + instances.PQ * b[..., None] * b[..., None, :]
-    (slope,) = torch.autograd.grad(torch.linalg.eigvalsh(spread)[..., -1].sum() / 2, w)
-    w = w.detach()
-    stepped = torch.nn.functional.normalize(w + 0.5 * slope, dim=-1)
-    assert torch.allclose(instances.turned(w), stepped, atol=1e-12)
-    assert not torch.allclose(instances.turned(w, "deaf"), stepped, atol=1e-3)
-    assert not torch.allclose(instances.turned(w, "printed"), stepped, atol=1e-3)
-    alone = instances.random_filters(5, 1, 0)
-    assert torch.allclose(instances.turned(alone), instances.turned(alone, "deaf"), atol=1e-12), (
-        "nobody else to listen to"
-    )

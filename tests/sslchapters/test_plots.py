@@ -8,7 +8,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -49,13 +48,3 @@ def test_the_first_colours_can_be_told_apart(deficiency: str) -> None:
     matrix = np.eye(3) if deficiency == "none" else np.array(DEFICIENCIES[deficiency])
     assert nearest(list(plots.PALETTE.values())[:4], matrix) > 30
     assert nearest(list(plots.PALETTE.values()), matrix) > 20
-
-
-def test_slope_draws_its_power() -> None:
-    _, ax = plots.figure()
-    ax.set(xscale="log", yscale="log")
-    plots.slope(ax, -0.5, through=(10.0, 3.0), span=100.0, label="rate")
-    x, y = ax.lines[0].get_data()
-    assert np.diff(np.log(y)) / np.diff(np.log(x)) == pytest.approx([-0.5])
-    assert (x[0], y[0]) == (10.0, 3.0)
-    plt.close("all")

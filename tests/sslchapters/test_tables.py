@@ -159,15 +159,3 @@ def test_the_ablations_are_what_their_names_say() -> None:
     assert seventh.span == pytest.approx((0.0, 0.05 * (256 / 8) ** 0.5))
     tenth = table["B-Tab10"]["T = 20; 0.01"]
     assert (tenth.reset, tenth.span) == (20, pytest.approx((-0.01 * (640 / 11) ** 0.5, 0.01 * (640 / 11) ** 0.5)))
-
-
-def test_what_two_parts_give_together() -> None:
-    """Each cell the sum of what its parts give, and of what pairs of them give."""
-    alone, pairs = {"P": 3.0, "EMA": 5.0, "BN": 7.0}, {("P", "BN"): 11.0, ("P", "EMA"): -2.0, ("EMA", "BN"): 0.5}
-    found = {}
-    for cell in printed("B-Tab3").cells:
-        parts = set(cell.split(", "))
-        value = sum(v for part, v in alone.items() if part in parts) + sum(v for p, v in pairs.items() if {*p} <= parts)
-        found[cell] = torch.tensor([value, value + 1], dtype=torch.float64)
-    for pair, value in pairs.items():
-        assert ablations.together(found, *pair).tolist() == pytest.approx([value, value])

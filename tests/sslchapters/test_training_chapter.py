@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,20 +38,6 @@ def test_a_number_that_views_share_agrees_and_one_that_they_do_not_does_not() ->
     assert live.agreement(live.drawn(images, still, 3), live.edges) == pytest.approx(1)
     noise = [torch.rand(200, 3, 4, 4, generator=torch.Generator().manual_seed(view)) for view in range(3)]
     assert abs(live.agreement(noise, live.redness)) < 0.2
-
-
-def test_redness_and_edges_are_what_they_are_called() -> None:
-    """In float32, of means of 64 slopes."""
-    red, upright = torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8)
-    red[0, 0], red[1] = 1.0, 0.5
-    torch.testing.assert_close(live.redness(red), torch.tensor([1.0, 1 / 3]))
-    upright[0, :, :, 4:], upright[1, :, 4:] = 1.0, 1.0
-    slope = torch.linspace(0, 0.5, 6).expand(1, 3, 4, 6)
-    assert float(live.edges(slope)) == pytest.approx(math.log((0.1 + live.FAINT) / live.FAINT), rel=1e-5)
-    assert live.FAINT == 1e-3, "far below a slope that one sees, far above rounding"
-    across, down = live.edges(upright).tolist()
-    assert across > 0 > down
-    assert across == pytest.approx(-down, rel=1e-5)
 
 
 SHORT = (*DIGITS, "networks.predictor_hidden=8", "epochs=2", "evaluate=1", "probes=2")

@@ -52,23 +52,20 @@ def test_every_pin_but_torchs_has_the_hashes_of_its_files() -> None:
     assert not any(pin.startswith("torch==") for pin in hashed)
 
 
-def test_a_python_that_cannot_make_environments_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub = tmp_path / "python3.12"
-    stub.write_text("#!/bin/sh\nexit 127\n")
-    stub.chmod(0o755)
-    assert environment.python_version(str(stub)) is None
-    assert environment.python_version(sys.executable) == sys.version_info[:2]
-    monkeypatch.setattr(environment, "python_version", lambda name: (3, 14) if name == "python3" else None)
-    assert environment.find_python() == "python3", "a newer Python is better than none"
-    monkeypatch.setattr(environment, "python_version", lambda name: (3, 10))
+def test_an_old_python_is_refused_and_a_newer_one_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(environment, "NEWEST_TESTED", (3, 10))
+    environment.check_python()
+    assert "newer than 3.10" in capsys.readouterr().out
+    monkeypatch.setattr(environment, "OLDEST", (4, 0))
     with pytest.raises(SystemExit):
-        environment.find_python()
+        environment.check_python()
+    assert "make book PYTHON=" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(SystemExit):
-        environment.make_venv(tmp_path, sys.executable, system_packages=False)
+        environment.make_venv(tmp_path, system_packages=False)
     assert "is not a virtual environment" in capsys.readouterr().err
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

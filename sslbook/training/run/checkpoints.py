@@ -28,9 +28,9 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from sslbook._ambient import WRAPPERS, unwrapped
 from sslbook._files import remove_parts, sync, write_bytes, write_text
 from sslbook.networks.siamese import Siamese
-from sslbook.networks.wrappers import WRAPPERS, unwrapped
 from sslbook.training.run import distributed
 from sslbook.training.run.settings import Refused, Settings, differences, stored_settings
 

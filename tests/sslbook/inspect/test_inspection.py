@@ -39,7 +39,7 @@ def test_modes_and_sizes_are_those_of_the_matrix(layer: str) -> None:
     x = drawn(*POPULATION, 4) + 3 * drawn(POPULATION[0], 1, 4, seed=1)
     opened = open_layer(net, layer, x.flatten(0, 1))
     seen = look(opened, POPULATION, 3)
-    assert (seen.basis.shape[1] == opened.size) == (layer == "0")
+    assert (seen.basis.shape[1] == opened.weight.numel()) == (layer == "0")
     for kind in KINDS:
         matrix = CovarianceOperator(opened, POPULATION, mixing_of(kind, *POPULATION)).dense()
         values, vectors = torch.linalg.eigh(matrix)
@@ -64,7 +64,7 @@ def test_sizes_count_what_lies_beside_the_directions() -> None:
     """Through ten directions at random, which the operator mixes with the others: tr and norm on average over the probes."""
     net, x = mlp((4, 10, 7, 3), "leaky_relu", seed=0), drawn(*POPULATION, 4) + 3 * drawn(POPULATION[0], 1, 4, seed=1)
     opened = open_layer(net, "2", x.flatten(0, 1))
-    basis = torch.linalg.qr(drawn(opened.size, 10))[0]
+    basis = torch.linalg.qr(drawn(opened.weight.numel(), 10))[0]
     fields = [opened.jvp(unvec(v, opened.weight.shape)).unflatten(0, POPULATION) for v in basis.T]
     matrix = CovarianceOperator(opened, POPULATION, mixing_of(BETWEEN, *POPULATION)).dense()
     found = sizes(Seen(opened, POPULATION, basis, torch.stack(fields, dim=-1)), 300, 0)[BETWEEN]
@@ -199,7 +199,7 @@ def test_intervals_hold_what_other_images_give() -> None:
     opened = open_layer(net, "0", x.flatten(0, 1))
     w = vec(opened.weight)[:, None]
     (share,) = measure.redrawn(look(opened, (24, 3), 3), BETWEEN, 3, w, 0)
-    units = torch.eye(opened.size, dtype=torch.float64)
+    units = torch.eye(opened.weight.numel(), dtype=torch.float64)
     fields = [opened.jvp(unvec(unit, opened.weight.shape)).unflatten(0, (24, 3)) for unit in units]
     whole = Seen(opened, (24, 3), units, torch.stack(fields, dim=-1))
     (truth,) = measure.redrawn(whole, BETWEEN, 3, w, 0)

@@ -16,7 +16,6 @@ from PIL import Image
 from torch import Tensor, nn
 from training_cases import DIGITS
 
-from bookbuild.render import outside
 from sslbook.cli import main
 from sslbook.inspect.measure import inspect_network
 from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share
@@ -44,7 +43,8 @@ def test_a_report_names_all_layers_and_is_saved(report: Report, tmp_path: Path) 
     assert [layer.copies for layer in report.layers] == [1, 1, 3]
     assert not report.layers[2].clear, "the last layer's modes are there three times each"
     layer = replace(report.layers[1], values=(1.0, 0.5), lowest=0.0, residual=0.0)
-    assert layer.leading == pytest.approx(1.5 / layer.sizes[BETWEEN].trace)
+    row = Report(report.about, (layer,)).rows()[0]
+    assert row["Trace"] == f"{1.5 / layer.sizes[BETWEEN].trace:.2g}"
     assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
     assert not replace(layer, residual=0.1).clear
     rows = report.table().splitlines()
@@ -78,6 +78,19 @@ def test_the_verdict_counts_what_is_above_all_controls(report: Report) -> None:
     assert replace(report, layers=layers[3:]).verdict().startswith("No layer could be judged: all are lost")
     assert replace(report, layers=()).verdict() == "No layer could be judged: all were left out."
     assert len(report.plot().axes[0].get_yticks()) == len(report.layers)
+
+
+_CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)['"]?((?:https?:)?//[^'")\s]+)""")
+
+
+def outside(soup: BeautifulSoup) -> list[str]:
+    """The addresses on other machines that a browser fetches by itself to show a page."""
+    values = [str(tag[name]) for name in ("src", "srcset", "poster", "data") for tag in soup.select(f"[{name}]")]
+    values += [str(link["href"]) for link in soup.select("link[href]:not([rel~=canonical])")]
+    addresses = [address for value in values for address in re.split(r",\s+|\s+", value)]
+    styles = [str(tag.get("style") or tag.get_text()) for tag in soup.select("style, [style]")]
+    found = [address for address in addresses if address.startswith(("http://", "https://", "//"))]
+    return found + _CSS_URL.findall("\n".join(styles))
 
 
 def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from losses_cases import GIVEN, LABELS, bound, views
 from torch import Tensor
 
-from sslbook.losses import batch, pairs
+from sslbook.losses import pairs
 from sslbook.losses.batch import LOSSES, barlow_twins, decoupled, info_nce, supervised_contrastive
 
 TAU = GIVEN["temperature"]
@@ -180,8 +179,3 @@ def test_a_loss_of_the_registry_keeps_its_promises(name: str) -> None:
     blind = [bool((ours(turned) - value).abs() < 1e-12) for turned in (z @ rotation(4), padded)]
     assert blind == [loss.inner_products] * 2
     assert not loss.inner_products or is_its_own_step(ours, padded)
-
-
-@pytest.mark.parametrize("module", [pairs, batch])
-def test_examples_of_docstrings_run(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 import math
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from sslbook.networks import batchnorm, siamese, small, wrappers
+from sslbook._ambient import unwrapped, unwrapped_name
 from sslbook.networks.small import Power, initialize, mlp
 from sslchapters.instances import Residual, convnet, instance_seeds, random_network, residual_net
 
@@ -66,11 +64,6 @@ def test_random_networks_are_many_and_small() -> None:
 def test_a_network_is_found_inside_of_its_wrappers() -> None:
     net = nn.Sequential(nn.Linear(2, 2))
     wrapped = nn.DataParallel(torch.optim.swa_utils.AveragedModel(net))
-    assert type(wrappers.unwrapped(wrapped)) is nn.Sequential
-    names = [wrappers.unwrapped_name(name) for name in wrapped.state_dict() if "n_averaged" not in name]
+    assert type(unwrapped(wrapped)) is nn.Sequential
+    names = [unwrapped_name(name) for name in wrapped.state_dict() if "n_averaged" not in name]
     assert names == list(net.state_dict())
-
-
-@pytest.mark.parametrize("module", [batchnorm, siamese, small, wrappers])
-def test_examples_of_docstrings_run(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import partial
 from typing import Any
 
@@ -85,6 +87,22 @@ def test_what_is_opened_is_the_network_as_it_was() -> None:
     assert relative_gap(opened.jvp(weight), wanted.mT @ vec(weight)) < TOL
     assert below.vjp(below.output).isfinite().all()
     assert relative_gap(open_layer(net.eval(), "3", x).weight, net[3].weight) == 0
+
+
+def test_an_operator_is_freed_when_it_is_let_go() -> None:
+    """Without the cyclic collector: graphs and views are large."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    for use in (lambda op: op.exact_update(), lambda op: op.to_scipy(), lambda op: op.top_eigenpairs(2)):
+        gc.collect()
+        gc.disable()
+        try:
+            op = covariance_operator(net, "0", X.float())
+            use(op)
+            opened = weakref.ref(op.opened)
+            del op
+            assert opened() is None
+        finally:
+            gc.enable()
 
 
 NET, X = mlp((4, 2)), torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
