@@ -60,6 +60,8 @@ def test_the_springs_of_the_gallery_are_the_forces_of_autograd() -> None:
         assert np.allclose(table @ square.flatten(0, 1).numpy(), -gradient.flatten(0, 1).numpy()), name
         off = table - np.diag(np.diag(table))
         assert 0 < off.max() <= full * (1 + 1e-9), name
+        step = square.flatten(0, 1).numpy().T @ table @ square.flatten(0, 1).numpy()
+        assert step[1, 1] < 0, f"{name}: every loss flattens what augmentation changes"
 
 
 def test_the_chapters_bars_are_the_records() -> None:
