@@ -30,9 +30,8 @@ from sslbook.training import augment, evaluate
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
 from sslbook.training.presets.papers import SMALL, simclr_settings
-from sslbook.training.run.data import make_batches
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import layout_of, make_optimizer, make_step
+from sslbook.training.run.step import Batches, layout_of, make_optimizer, make_step
 from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
@@ -72,7 +71,7 @@ def loop(settings: Settings, images: int) -> tuple[Any, float, Callable[[float],
     keep_freed_memory()
     step, batches, numbers = (
         make_step(settings, noise(images), PLACE),
-        make_batches(settings, images),
+        Batches(settings, images),
         itertools.count(),
     )
     optimizer = make_optimizer(settings, step.model.learning())

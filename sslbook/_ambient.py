@@ -58,12 +58,16 @@ class _ProcessSetting:
 
 
 def _generator_states() -> tuple[Any, ...]:
+    """Where the generators stand that a process shares: PyTorch's on the processor and on each GPU in use, NumPy's, Python's."""
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return torch.get_rng_state(), gpus, np.random.get_state(), random.getstate()  # noqa: NPY002 -- others' code draws from it
 
 
 def _set_generators(to: int | tuple[Any, ...] | None) -> None:
-    """To a seed, or to saved states; with None they go on where they are."""
+    """Set the generators of :func:`_generator_states` to a seed or to saved states; with None they go on where they are.
+
+    NumPy's takes 32 bits of the seed, which is all that it can.
+    """
     if isinstance(to, tuple):
         torch.set_rng_state(to[0])
         for number, state in enumerate(to[1]):
@@ -81,8 +85,12 @@ _BACKENDS = [backend for backend in _BACKENDS if hasattr(backend, "fp32_precisio
 
 
 def _matmul_precision() -> tuple[str, list[str]]:
+    """How float32 matrices are multiplied, by PyTorch's older setting for all and its newer ones for each library.
+
+    The older one is "" where the newer ones are set, and not alike.
+    """
     older = ""
-    with contextlib.suppress(RuntimeError):  # set by the newer names, and not alike
+    with contextlib.suppress(RuntimeError):
         older = torch.get_float32_matmul_precision()
     return older, [backend.fp32_precision for backend in _BACKENDS]
 
@@ -132,16 +140,23 @@ def default_settings(gradients: bool = False) -> contextlib.ExitStack:
 
 
 def default_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """For the caller's code inside of :func:`default_settings`: new tensors are on the device of ``x``, where one was set."""
+    """For the caller's code inside of :func:`default_settings`: new tensors are on the device of ``x``, where one was set.
+
+    A network that makes a tensor as it goes needs it beside its weights; without a default device nothing is changed.
+    """
     return torch.device(x.device) if torch._C._len_torch_function_stack() else contextlib.nullcontext()
 
 
 def anywhere(function: Callable[P, R], gradients: bool = False) -> Callable[P, R]:
-    """The function, with :func:`default_settings` whatever is set around a call; ValueError inside of vmap if it reads numbers."""
+    """The function, with :func:`default_settings` whatever is set around a call.
+
+    The compiler knows autocast and no other context, so there this alone is turned off.  Inside of ``torch.func.vmap`` it works as
+    far as no number is read; where one is, that is a ValueError that says so.
+    """
 
     @functools.wraps(function)
     def with_default_settings(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():  # the compiler knows autocast, and no other context
+        if torch.compiler.is_compiling():
             with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
                 return function(*args, **kwargs)
         try:
@@ -156,12 +171,12 @@ def anywhere(function: Callable[P, R], gradients: bool = False) -> Callable[P, R
 
 
 def with_gradients(function: Callable[P, R]) -> Callable[P, R]:
-    """:func:`anywhere`, and gradients are recorded."""
+    """:func:`anywhere`, and gradients are recorded, also inside of the caller's ``no_grad``: what differentiates needs them."""
     return anywhere(function, gradients=True)
 
 
 def methods_anywhere(kind: type[C]) -> type[C]:
-    """A class whose public methods are :func:`with_gradients`."""
+    """The class, whose public methods are :func:`with_gradients`; properties and what begins with ``_`` stay as they are."""
     for name, member in list(vars(kind).items()):
         if isinstance(member, FunctionType) and not name.startswith("_"):
             setattr(kind, name, with_gradients(member))
@@ -178,14 +193,17 @@ class _CopyOutputs(TorchFunctionMode):
 
 
 def copied(net: M) -> M:
-    """A deep copy of a network, which shares with it what can't be copied and is no container, such as a lock."""
+    """A deep copy of a network, of which modes, hooks, weights and buffers can be changed without touching the caller's.
+
+    What can't be copied and is no container, such as a lock or an open file, is shared with it.
+    """
     shared: dict[int, Any] = {}
     with _CopyOutputs():
         for value in chain.from_iterable(vars(part).values() for part in net.modules()):
             if not isinstance(value, nn.Module | Tensor | dict | list | tuple | set):
                 try:
                     copy.deepcopy(value)
-                except Exception:  # whatever it may raise
+                except Exception:
                     shared[id(value)] = value
         return copy.deepcopy(net, shared)
 

@@ -24,20 +24,31 @@ class InputError(ValueError):
 
 
 def nearest(name: object, names: Iterable[str], cutoff: float = 0.4) -> list[str]:
-    """At most three of the names that ``name`` may be a slip of, the nearest first; upper and lower case are alike."""
+    """At most three of the names that ``name`` may be a slip of, the nearest first; upper and lower case are alike.
+
+    >>> nearest("widht", ["width", "weight", "batch"])
+    ['width', 'weight']
+    """
     known = {known.casefold(): known for known in names}
     return [known[near] for near in difflib.get_close_matches(str(name).casefold(), list(known), n=3, cutoff=cutoff)]
 
 
 def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
-    """Raise ValueError, with the nearest name, unless ``given`` is one of the names."""
+    """Raise ValueError, with the names that there are and the nearest, unless ``given`` is one of them.
+
+    argument: how the caller knows it, which begins the sentence: ``loss must be one of …, got 'infonce'; did you mean …?``.
+    """
     if given not in (names := tuple(allowed)):
         hint = "".join(f"; did you mean {near!r}?" for near in nearest(given, names)[:1])
         raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
 
 
 def unknown(what: str, given: object, allowed: Iterable[str]) -> InputError:
-    """The error for a name that doesn't exist, with the nearest that do (all of them if none is near)."""
+    """The error for a name that doesn't exist, with the nearest that do, or all of them if none is near; to be raised.
+
+    >>> print(unknown("preset", "digits-bol", ["digits-byol", "cifar10-small"]))
+    preset: got 'digits-bol'; did you mean digits-byol?
+    """
     names = sorted(allowed)
     near = nearest(given, names, 0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
@@ -63,7 +74,10 @@ def plain(value: Any) -> Any:
 
 
 def keep_plain(record: Any) -> None:
-    """The fields of a frozen dataclass, made :func:`plain` in its ``__post_init__``."""
+    """Make the fields of a frozen dataclass :func:`plain`, in its ``__post_init__``.
+
+    Else settings with ``np.float32(0.1)`` could not be written as JSON, and would have another hash.
+    """
     for name in record.__dataclass_fields__:
         object.__setattr__(record, name, plain(getattr(record, name)))
 
@@ -89,14 +103,21 @@ def require_number(argument: str, given: object, **bounds: float) -> float:
 
 
 def require_whole(argument: str, given: object, **bounds: int) -> int:
-    """:func:`require_number` of an integer type."""
+    """:func:`require_number` of an integer type: 3, ``np.int64(3)``, ``torch.tensor(3)``, but not 3.0 and not True.
+
+    >>> require_whole("k", 3, least=1)
+    3
+    """
     if not isinstance(plain(given), Integral) or isinstance(plain(given), bool):
         raise TypeError(f"{argument} must be a whole number, got {reprlib.repr(given)}")
     return int(require_number(argument, given, **bounds))
 
 
 def require_floating(**tensors: Tensor) -> None:
-    """Raise TypeError, which names the argument, unless each is a torch tensor of a floating dtype."""
+    """Raise TypeError, which names the argument, unless each is a torch tensor of a floating dtype.
+
+    Integers would be divided and rooted without a word, and NumPy's arrays fail later, where nobody knows their name.
+    """
     import torch  # seconds, which a list of options does not need
 
     for argument, tensor in tensors.items():
@@ -106,7 +127,10 @@ def require_floating(**tensors: Tensor) -> None:
 
 
 def require_classes(argument: str, classes: Tensor) -> None:
-    """Raise TypeError unless these are a torch tensor of an integer dtype."""
+    """Raise TypeError unless these are a torch tensor of an integer dtype: the classes of images, by number.
+
+    Booleans, which would be a mask, and floating or complex numbers can't be indices.
+    """
     import torch  # seconds, which a list of options does not need
 
     if (
@@ -134,11 +158,18 @@ def seed(text: str) -> int:
 
 
 def counted(number: int, what: str) -> str:
-    """``1 trial``, ``2 trials``, ``3 batches``."""
+    """A number with its noun, in the plural where it is not 1.
+
+    >>> counted(1, "trial"), counted(2, "trial"), counted(3, "batch")
+    ('1 trial', '2 trials', '3 batches')
+    """
     plural = what + ("es" if what.endswith(("s", "ch")) else "s")
     return f"{number} {what if number == 1 else plural}"
 
 
 def installing(extra: str) -> str:
-    """How the packages of an extra are installed. No registry is asked for `sslbook`: a name that isn't ours is anybody's."""
+    """The command that installs the packages of an extra of ``pyproject.toml``, or of several, as ``book,lab``.
+
+    No registry is asked for ``sslbook``: a name that isn't ours is anybody's.
+    """
     return f"pip install '.[{extra}]' in a checkout of the book"

@@ -39,7 +39,10 @@ def atomic(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(place: Path) -> Iterator[None]:
-    """Let an OSError that names no file, as that of a full disk, name ``place``."""
+    """Let an OSError that names no file, as that of a full disk, name ``place``.
+
+    "No space left on device: '/runs/a'" says what to do; without the name it doesn't.
+    """
     try:
         yield
     except OSError as error:
@@ -49,34 +52,38 @@ def naming(place: Path) -> Iterator[None]:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what processes that were killed had begun to write in a folder; for who holds it alone."""
+    """Remove what processes that were killed had begun to write in a folder, by the ending :data:`PART`.
+
+    For who holds the folder alone: what another process is writing there would be lost.
+    """
     for part in folder.glob(f".*{PART}"):
         part.unlink(missing_ok=True)
 
 
 def user_path(place: str | Path) -> Path:
-    """A path that a person wrote, with ``~`` as a shell reads it; raises InputError where there is no such home folder."""
+    """A path that a person wrote, with ``~`` and ``~name`` as a shell reads them.
+
+    Raises InputError where there is no such home folder: neither HOME nor the system's list of users has it.
+    """
     try:
         return Path(place).expanduser()
-    except RuntimeError:  # neither HOME nor the system's list of users has it
+    except RuntimeError:
         raise InputError(
             f"{place}: there is no home folder for {Path(place).parts[0]} here; write the whole path"
         ) from None
 
 
-def write_bytes(target: Path, content: bytes) -> None:
-    """Write ``content`` to ``target`` through `atomic`."""
-    with atomic(target) as path:
-        path.write_bytes(content)
-
-
 def write_text(target: Path, text: str) -> None:
-    """Write ``text``, in UTF-8, to ``target`` through `atomic`."""
-    write_bytes(target, text.encode())
+    """Write ``text``, in UTF-8, to ``target`` through :func:`atomic`."""
+    with atomic(target) as path:
+        path.write_bytes(text.encode())
 
 
 def sync(path: Path) -> None:
-    """Bring to the disk what a file holds, or which files a folder has."""
+    """Bring to the disk what a file holds, or which files a folder has.
+
+    After a power cut a file that was renamed but not synced may have its new name and no content.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -89,7 +96,10 @@ SOURCE = Path(__file__).resolve().parent
 
 
 def runs_folder(given: Path | None = None) -> Path:
-    """Where runs lie: the folder given, else what ``SSLBOOK_RUNS`` names, else ``runs`` in the working folder."""
+    """Where runs lie: the folder given, else what ``SSLBOOK_RUNS`` names, else ``runs`` in the working folder.
+
+    As an absolute path, since a process of a run may have another working folder.
+    """
     return user_path(given or os.environ.get("SSLBOOK_RUNS", "runs")).resolve()
 
 
@@ -105,7 +115,11 @@ def commit() -> str | None:
 
 
 def ask_git(*arguments: str) -> str | None:
-    """What git says of the source tree; None for a package that lies deeper in a repository, or untracked: that one isn't ours."""
+    """What git says of the source tree; None where there is no git, or the package is not this repository's own.
+
+    A package that lies deeper in a repository, as in somebody's .venv, or that it doesn't track, isn't: its commit would name
+    another program.  Variables of git that a hook sets, which name another repository, are left out.
+    """
     env = {name: value for name, value in os.environ.items() if name.startswith("GIT_CONFIG") or name[:4] != "GIT_"}
     asked = (("rev-parse", "--show-prefix"), ("ls-files", "."), arguments)
     ask = partial(check_output, cwd=SOURCE, env=env, text=True, stderr=DEVNULL, timeout=30)

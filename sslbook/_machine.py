@@ -30,14 +30,23 @@ if TYPE_CHECKING:
 MMAP_THRESHOLD, TRIM_THRESHOLD = 10**9, 2 * 10**9
 """Bytes: else glibc gives freed blocks back to the system, and a training step spends as long on page faults as on arithmetic."""
 
+CPUINFO = Path("/proc/cpuinfo")
+"""What Linux says of the processor; elsewhere there is no such file."""
+
 
 def cores() -> int:
-    """How many cores this process may use: those of its affinity mask, where the system has one."""
+    """How many cores this process may use: those of its affinity mask, where the system has one.
+
+    A cluster gives a job some cores of a machine; to start a thread for each of the others makes it slower.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device(text: str) -> str:
-    """``cpu``, or a GPU that is here, ``cuda`` or ``cuda:N``, of a command line; raises ArgumentTypeError for anything else."""
+    """``cpu``, or a GPU that is here, ``cuda`` or ``cuda:N``, of a command line.
+
+    Raises ArgumentTypeError, with the devices that there are, for anything else.
+    """
     import torch  # seconds, which a list of options does not need
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -48,30 +57,30 @@ def device(text: str) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """The processor's own name, as it should stand beside a measured number."""
+    """The processor's own name, as it should stand beside a measured number: ``NVIDIA H200``, ``AMD EPYC 9555``."""
     if device.type == "cuda":
         import torch
 
         return torch.cuda.get_device_name(device)
-    match = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    told = CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else ""
+    match = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE)
     return match.group(1).strip() if match else platform.processor() or platform.machine()
 
 
 def has_bfloat16() -> bool:
-    """Whether this processor has instructions that multiply in bfloat16, as far as Linux says."""
-    return re.search(r"\b(avx512_bf16|amx_bf16)\b", _cpuinfo()) is not None
+    """Whether this processor has instructions that multiply in bfloat16, as far as Linux says: AVX-512 BF16, or AMX.
 
-
-def _cpuinfo() -> str:
-    """What Linux says of the processor; nothing elsewhere."""
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
+    Without them bfloat16 is slower than float32, since every product is made of float32's.
+    """
+    told = CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else ""
+    return re.search(r"\b(avx512_bf16|amx_bf16)\b", told) is not None
 
 
 def figure(**options: Any) -> Figure:
-    """An empty figure of matplotlib, which a notebook shows as a picture also where pyplot was not imported."""
+    """An empty figure of matplotlib, which a notebook shows as a picture also where pyplot was not imported.
+
+    options: of ``matplotlib.figure.Figure``, such as ``figsize``, in inches.
+    """
     from matplotlib.figure import Figure  # half a second, which a run can do without
 
     made = Figure(layout="constrained", **options)
@@ -135,15 +144,13 @@ class Stopped(KeyboardInterrupt):
 
 
 def stop(number: int, frame: FrameType | None = None) -> None:
-    """The handler that raises `Stopped`; first it ends this process's workers, whose work the end would wait for."""
+    """The handler that raises :class:`Stopped`; first it ends this process's workers, whose work the end would wait for.
+
+    A signal interrupts what runs, so this is for what may be left half done; a run notes the signal (:func:`asked_to_stop`).
+    """
     for worker in multiprocessing.active_children():
         worker.kill()
     raise Stopped(number)
-
-
-def status(error: KeyboardInterrupt) -> int:
-    """The exit status of a process that was stopped, as a shell has it: 128 and the signal's number."""
-    return 128 + getattr(error, "number", signal.SIGINT)
 
 
 def free() -> list[signal.Signals]:
@@ -154,7 +161,10 @@ def free() -> list[signal.Signals]:
 
 @contextlib.contextmanager
 def heard(handler: Callable[[int, FrameType | None], None] = stop) -> Iterator[None]:
-    """Let ``handler`` have the signals that are `free`; in the main thread alone, as the system wants it."""
+    """Let ``handler`` have the signals that are :func:`free`, and put their handlers back.
+
+    Only the main thread may set handlers; elsewhere nothing changes.
+    """
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number in (free() if main else ())}
     try:

@@ -14,9 +14,10 @@ import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Sequence
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,10 +32,19 @@ EXTRAS = {**dict.fromkeys(("pooch", "tqdm", "tensorboard", "submitit"), "train")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command; returns the exit status.
+
+    Both streams show another letter for one that the terminal lacks, and go nowhere where they are closed.  What went wrong is
+    told in one line on standard error: bad input, a file that can't be used, a package that isn't installed, a stop by a signal.
+    """
     with _machine.heard():
         try:
-            _open_streams()
+            for name in ("stdout", "stderr"):
+                stream = getattr(sys, name)
+                if stream is None:
+                    setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (to the end)
+                elif isinstance(stream, io.TextIOWrapper):  # not a notebook's
+                    stream.reconfigure(errors="replace")
             try:
                 status = _run(sys.argv[1:] if arguments is None else list(arguments))
             except SystemExit:  # argparse's way out
@@ -43,25 +53,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # what can't be written is told below, not by Python at its end
             return status
         except InputError as error:
-            return _refused(str(error))
+            return _ended(2, str(error))
         except OSError as error:
             if isinstance(error, BrokenPipeError):  # whoever reads has had enough, as head has
                 return _ended(128 + _machine.BROKEN_PIPE)
             where = f"{error.filename}: " if error.filename is not None else ""
-            return _refused(f"{where}{error.strerror or error}")
+            return _ended(2, f"{where}{error.strerror or error}")
         except ModuleNotFoundError as error:
             package = (error.name or "sslbook").partition(".")[0]
             if package in ("sslbook", "sslchapters", "bookbuild", "benchmarks"):
                 raise
             extra = EXTRAS.get(package, "book")
-            return _refused(f"{error.name} is not installed; this command needs: {installing(extra)}")
-        except KeyboardInterrupt as error:
-            return _refused(str(error) or "stopped", _machine.status(error))
+            return _ended(2, f"{error.name} is not installed; this command needs: {installing(extra)}")
+        except KeyboardInterrupt as error:  # as a shell has it: 128 and the signal's number
+            return _ended(128 + getattr(error, "number", signal.SIGINT), str(error) or "stopped")
 
 
 def _run(arguments: list[str]) -> int:
-    """Find the command and give it the rest of the line; raises InputError, with the nearest names, for one that is not there."""
-    declared = _declared()
+    """Find the command and give it the rest of the line.
+
+    Commands are what the installed packages declare, and of these what is here: the folder of a checkout is searched for their
+    modules too.  Raises InputError, with the nearest names, for one that there is not.
+    """
+    if (source := str(Path(__file__).resolve().parents[1])) not in sys.path:
+        sys.path.append(source)
+    declared = {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
     commands = {name: point for name, point in declared.items() if find_spec(point.module.partition(".")[0])}
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("sslbook", "sslbook COMMAND …", TITLE, formatter_class=layout)
@@ -81,13 +97,6 @@ def _run(arguments: list[str]) -> int:
     return int(commands[name].load()(rest) or 0)
 
 
-def _declared() -> Mapping[str, EntryPoint]:
-    """Every command that the installed packages declare, by name; the folder of a checkout is searched for their modules too."""
-    if (source := str(Path(__file__).resolve().parents[1])) not in sys.path:
-        sys.path.append(source)
-    return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
-
-
 def train(arguments: Sequence[str]) -> int:
     """Train a preset of the image tables."""
     from sslbook.training.presets import command
@@ -102,24 +111,14 @@ def inspect(arguments: Sequence[str]) -> int:
     return int(command.main(arguments))
 
 
-def _open_streams() -> None:
-    """Let both streams show another letter for one that the terminal lacks, and go nowhere where they are closed."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (to the end)
-        elif isinstance(stream, io.TextIOWrapper):  # not a notebook's
-            stream.reconfigure(errors="replace")
+def _ended(status: int, sentence: str = "") -> int:
+    """Tell why a command ends, and return its status, whatever can't be written any more.
 
-
-def _refused(sentence: str, status: int = 2) -> int:
-    with contextlib.suppress(OSError):  # of a terminal that was closed
-        print(f"sslbook: {sentence}", file=sys.stderr)
-    return _ended(status)
-
-
-def _ended(status: int) -> int:
-    """The status, whatever can't be written any more: Python, at its end, would try again, and end with a status of its own."""
+    Python, at its end, would try to write again what a closed terminal hasn't taken, and end with a status of its own.
+    """
+    with contextlib.suppress(OSError):
+        if sentence:
+            print(f"sslbook: {sentence}", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sslbook._files import user_path
 from sslbook.images import datasets
-from sslbook.images.enumerated import shifts as shifts
+from sslbook.images.datasets import shifts as shifts
 
 Augmentation = Callable[[Tensor], Tensor]
 """Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""

@@ -59,7 +59,7 @@ def steps(case: str, dtype: torch.dtype) -> Result:
     distributed.share_batchnorm(siamese)
     loss_of = objectives.objective(name, **numbers)
     views = images(dtype)[:, distributed.own_rows(BATCH)]
-    beside = {"augmented": views[:0], "clean": views[2:3], "further": views[2:]}[objectives.weighed_by(name, **numbers)]
+    beside = {"clean": views[2:3], "further": views[2:]}.get(objectives.sees(name, **numbers), views[:0])
     result: Result = {}
     for step in ("first", "second") if dtype == torch.float64 else ("first",):
         siamese.zero_grad(set_to_none=True)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def said(encoding: str, line: list[str], patch: pytest.MonkeyPatch) -> tuple[obj
 
 def test_a_letter_that_a_terminal_lacks_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing else is other than in UTF-8, the status least of all; JSON is the same everywhere."""
-    for line in (words.split() for words in (*LINES, *(f"{name} --help" for name in cli._declared()))):
+    for line in (
+        words.split() for words in (*LINES, *(f"{name} --help" for name in sorted(entry_points(group=cli.GROUP).names)))
+    ):
         status, *texts = said("utf-8", line, monkeypatch)
         for encoding in ("ascii", "cp1252"):
             wanted = [text.encode(encoding, "replace").decode(encoding) for text in texts]

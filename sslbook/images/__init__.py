@@ -1,1 +1,1 @@
-"""Images: data sets on disk, enumerated augmentations, and a caller's own pictures."""
+"""Images: data sets on disk, all shifts of an image, and a caller's own pictures."""

@@ -1,4 +1,4 @@
-"""Data sets as bytes: CIFAR-10, STL-10, MNIST and handwritten digits, uint8, each file checked before it is used.
+"""Data sets as bytes: CIFAR-10, STL-10, MNIST and handwritten digits, uint8, each file checked before it is used; and shifts.
 
 Files lie as their authors' archives unpack, below ``SSLBOOK_DATA`` or else below the user's cache folder:
 
@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sslbook._ambient import anywhere, methods_anywhere
 from sslbook._check import counted, require_one_of, require_whole
@@ -167,12 +168,19 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
 
 
 def subset(dataset: Dataset, n: int | None, seed: int = 0) -> Dataset:
-    """``n`` images drawn without replacement by ``seed``; a smaller ``n`` gives a prefix of a larger one, None gives all."""
+    """``n`` images drawn without replacement by ``seed``; a smaller ``n`` gives a prefix of a larger one, None gives all.
+
+    >>> subset(load_dataset("digits", "test"), 5, seed=1)
+    Dataset(digits-test: 5 images of 1 x 8 x 8, 10 classes)
+    """
     return dataset if n is None else dataset.take(choose(len(dataset), n, seed))
 
 
 def choose(total: int, n: int | None, seed: int) -> Tensor:
-    """Indices of ``n`` of ``total`` items: all in order, or a prefix of the permutation by ``seed``."""
+    """Indices ``(n,)`` of ``n`` of ``total`` items: a prefix of NumPy's permutation by ``seed``; with None all, in order.
+
+    Raises ValueError for an ``n`` outside of ``1 .. total``.
+    """
     if n is None:
         return torch.arange(total)
     n = require_whole("n", n, least=1, most=total)
@@ -180,7 +188,10 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
 
 
 def data_folder() -> Path:
-    """``SSLBOOK_DATA``, else ``sslbook`` in the system's folder of caches."""
+    """Where data sets lie: what ``SSLBOOK_DATA`` names, else ``sslbook`` in the system's folder of caches.
+
+    That one is ``XDG_CACHE_HOME`` or ``~/.cache``, ``~/Library/Caches`` on a Mac, ``LOCALAPPDATA`` on Windows.
+    """
     if named := os.environ.get("SSLBOOK_DATA"):
         return user_path(named)
     caches = {"win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local", "darwin": "~/Library/Caches"}
@@ -188,11 +199,30 @@ def data_folder() -> Path:
     return user_path(place) / "sslbook"
 
 
+@anywhere
+def shifts(images: Tensor, radius: int = 1) -> Tensor:
+    """Return all ``(2 radius + 1)^2`` translations by up to ``radius`` pixels, with zeros in the pixels left empty.
+
+    The original image comes first.  The others follow in increasing order of (dy, dx), where dy > 0 moves the
+    image down, and dx > 0 moves it right.  The shapes are ``(N, C, H, W) -> (N, V, C, H, W)``.
+    """
+    height, width = images.shape[-2:]
+    radius = require_whole("radius", radius, least=0, most=min(height, width) - 1)
+    windows = F.pad(images, (radius,) * 4).unfold(2, height, 1).unfold(3, width, 1).permute(0, 2, 3, 1, 4, 5)
+    # Window (sy, sx) starts at padded pixel (sy, sx): it shows the image moved by radius - s.
+    moved = windows.flip(1, 2).flatten(1, 2)
+    middle = moved.shape[1] // 2
+    return moved[:, [middle, *(i for i in range(moved.shape[1]) if i != middle)]]
+
+
 # --- what is in the files --------------------------------------------------------------------------------------------
 
 
 def handwritten() -> tuple[np.ndarray, np.ndarray]:
-    """The digits of `sklearn.datasets.load_digits`: grey levels 0 to 16, ``(1797, 8, 8)`` in float64, and labels."""
+    """The digits of ``sklearn.datasets.load_digits``, in their order there, without scikit-learn.
+
+    Grey levels from 0 to 16, ``(1797, 8, 8)`` in float64, and labels ``(1797,)`` in int64.
+    """
     rows = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",")
     return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
 
@@ -208,14 +238,17 @@ class ArrayUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a pickle names, if it is one of three things of NumPy."""
+        """What a pickle names, if it is one of :data:`ALLOWED`; raises ValueError otherwise, before it is called."""
         if (module, name) not in self.ALLOWED:
             raise ValueError(f"the file asks for {module}.{name}; only NumPy arrays may be in it")
         return self.ALLOWED[module, name]
 
 
 def _verified(name: str, path: Path) -> np.ndarray:
-    """The bytes of an official file; images of STL-10 are mapped, copied on write so that the file can't change."""
+    """The bytes of an official file, whose md5 is the official one; images of STL-10 are mapped, copied on write.
+
+    Raises FileNotFoundError, which says where files are looked for, and ValueError for one that is truncated or altered.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f"{TITLES[name]} is incomplete: there is no file {path}; SSLBOOK_DATA must name the folder that holds "
@@ -231,7 +264,11 @@ def _verified(name: str, path: Path) -> np.ndarray:
 
 
 def _fetch(name: str, root: Path) -> None:
-    """Fetch what is missing through pooch, which checks it, and only then put it in its place, whole."""
+    """Fetch what is missing through pooch, which checks it, and only then put it in its place, whole.
+
+    Archives are unpacked in a folder beside that place, so that a download that is cut off leaves nothing.  Raises
+    ConnectionError, which says what else can be done, where the address doesn't answer or sends something else.
+    """
     import pooch
 
     bar = importlib.util.find_spec("tqdm") is not None  # pooch insists on tqdm only where a bar is wanted

@@ -74,7 +74,7 @@ def read_images(
     elif isinstance(source, Dataset):
         data = source
     elif isinstance(source, (Tensor, np.ndarray)):
-        pixels, (first, *_, last) = _bytes("images", _tensor(source), SHAPES), source.shape
+        pixels, (first, *_, last) = _bytes("images", source, SHAPES), source.shape
         single = (first == 3 and min(source.shape[1:]) >= 8) or (last in (1, 3, 4) and min(source.shape[:-1]) >= 8)
         if source.ndim == 3 and single and labels is None:  # it would be read as many grey ones
             many = "add an axis, images[None] if it is one, images[:, None] if they are many grey ones"
@@ -103,7 +103,9 @@ def read_images(
     if labels is None:
         return data
     with contextlib.suppress(TypeError, ValueError, RuntimeError):  # words, unlike lengths, numbers beyond 64 bits
-        whole = (_tensor(labels) if isinstance(labels, np.ndarray) else torch.as_tensor(labels)).clone()
+        if isinstance(labels, np.ndarray):
+            labels = np.require(labels, labels.dtype.newbyteorder("="), ("C", "W"))
+        whole = torch.as_tensor(labels).clone()
         least = 0 if whole.dtype == torch.uint64 else -1  # beyond 63 bits, unsigned numbers become negative
         right = not (whole.is_floating_point() or whole.is_complex()) and whole.shape == data.labels.shape
         if right and int((whole := whole.long()).min()) >= least:
@@ -115,15 +117,14 @@ def read_images(
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
-def _tensor(values: Tensor | np.ndarray) -> Tensor:
-    """A tensor; arrays that are mirrored, read-only or in another machine's byte order, which PyTorch refuses, are copied."""
-    if isinstance(values, Tensor):
-        return values
-    return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ("C", "W")))
+def _bytes(name: str, images: Tensor | np.ndarray, shapes: str) -> Tensor:
+    """``(N, C, H, W)`` uint8 of any of the three shapes, and of bytes or shares of 1; always a copy.
 
-
-def _bytes(name: str, images: Tensor, shapes: str) -> Tensor:
-    """``(N, C, H, W)`` uint8 of any of the three shapes, and of bytes or shares of 1; always a copy."""
+    So are arrays that are mirrored, read-only or in another machine's byte order, which PyTorch refuses.  Raises ValueError, which
+    calls the images ``name`` and lists ``shapes``, for any other shape or for other numbers.
+    """
+    if isinstance(images, np.ndarray):
+        images = torch.from_numpy(np.require(images, images.dtype.newbyteorder("="), ("C", "W")))
     given = tuple(images.shape) if shapes == SHAPES else tuple(images.shape[1:])
     if images.ndim == 3:
         images = images[:, None]
@@ -148,7 +149,7 @@ def _item(name: str, image: Any, notes: Notes, size: int | None = None) -> Tenso
     from PIL import ExifTags, Image, ImageOps
 
     if isinstance(image, (Tensor, np.ndarray)):
-        return _bytes(name, _tensor(image)[None], "(C, H, W), (H, W, C) or (H, W)")[0]
+        return _bytes(name, image[None], "(C, H, W), (H, W, C) or (H, W)")[0]
     if not isinstance(image, (Path, Image.Image)):
         raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
     try:
@@ -162,7 +163,7 @@ def _item(name: str, image: Any, notes: Notes, size: int | None = None) -> Tenso
         bare.getexif()[ExifTags.Base.Orientation] = turn
         upright = ImageOps.exif_transpose(bare)
         if fine := upright.mode in ("F", "I") or upright.mode.startswith("I;16"):  # which Pillow would clip, and at 255
-            levels = torch.from_numpy(np.array(upright).astype(np.float64)) / (1 if upright.mode == "F" else 2**16 - 1)
+            levels = np.array(upright).astype(np.float64) / (1 if upright.mode == "F" else 2**16 - 1)
         else:
             upright = upright.convert("L" if upright.mode in ("1", "L") else "RGB")
     except Exception as error:  # damaged ones raise anything
@@ -173,11 +174,14 @@ def _item(name: str, image: Any, notes: Notes, size: int | None = None) -> Tenso
         if min(upright.size) < size:
             notes[f"pictures are smaller than {size} by {size}, and enlarged"].append(name)
         upright = ImageOps.fit(upright, (size, size))
-    return _bytes(name, torch.from_numpy(np.array(upright))[None], SHAPES)[0]
+    return _bytes(name, np.array(upright)[None], SHAPES)[0]
 
 
 def _stacked(images: Mapping[str, Tensor]) -> Tensor:
-    """All images, by name, in one tensor ``(N, C, H, W)``; grey ones among coloured ones get three equal channels."""
+    """All images, by name, in one tensor ``(N, C, H, W)``; grey ones among coloured ones get three equal channels.
+
+    Raises ValueError, which names the first two that differ, where they have several sizes.
+    """
     sizes = [f"{name} is {image.shape[1]} by {image.shape[2]}" for name, image in images.items()]
     for image, size in zip(images.values(), sizes):
         if image.shape[1:] != next(iter(images.values())).shape[1:]:
@@ -195,7 +199,11 @@ def _stacked(images: Mapping[str, Tensor]) -> Tensor:
 
 
 def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes: Notes) -> Dataset:
-    """The pictures below a folder, in the order of their names; classes are the sub-folders, if every picture lies in one."""
+    """The pictures below a folder, in the order of their names; classes are the sub-folders, if every picture lies in one.
+
+    Within a class, folders are gone through depth first, each once, since links may lead round.  What would be lost without a word
+    is refused: two folders of one name in two Unicode forms, an empty class, pictures outside of the ``classes`` given.
+    """
     size = None if size is None else require_whole("size", size, least=1)
     above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
     folders, unsorted = _entries(folder, notes)
@@ -206,13 +214,27 @@ def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes
         if kind.resolve() in above:
             continue
         below, visited, waiting = found.setdefault(composed(kind.name), []), set(above), [kind]
-        while waiting:  # depth first; each folder once, since links may lead round
+        while waiting:
             if (real := (inner := waiting.pop()).resolve()) not in visited:
                 visited.add(real)
                 deeper, pictures = _entries(inner, notes)
                 below += pictures
                 waiting += reversed(deeper)
-    names = _class_names(folder, found, unsorted, classes, notes)
+    given = plain(classes)
+    wanted = [composed(str(name)) for name in given] if isinstance(given, list | tuple) else []
+    if classes is None:
+        empty = [str(folder / name) for name in sorted(found) if not found[name]]
+        if empty and not unsorted:
+            raise ValueError(f"{empty[0]} must hold pictures, as a class, and has none: remove it, or give classes=")
+        if unsorted and any(found.values()):
+            notes["pictures beside the sub-folders, so that none has a class"] = [*map(str, unsorted)]
+        names = () if unsorted else tuple(sorted(found, key=lambda name: (name.casefold(), name)))
+    elif not wanted or len({*wanted}) < len(wanted):
+        raise TypeError(f"classes must be names of sub-folders, each once, got {reprlib.repr(classes)}")
+    else:
+        names = tuple(wanted)
+        for path in [*unsorted, *(folder / name for name, below in found.items() if below and name not in names)]:
+            raise ValueError(f"{path} is in none of the classes {', '.join(names)}")
     numbers = {path: number for number, name in enumerate(names) for path in found.get(name, ())}
     paths = sorted([*unsorted, *chain.from_iterable(found.values())], key=lambda path: [*map(composed, path.parts)])
     images = {str(path): _item(str(path), path, notes, size) for path in paths}
@@ -221,7 +243,10 @@ def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes
 
 
 def _entries(folder: Path, notes: Notes) -> tuple[list[Path], list[Path]]:
-    """Sub-folders, real ones before links, and pictures of a folder, without what is hidden or the system's."""
+    """Sub-folders, real ones before links, and pictures of a folder, without what is hidden or the system's.
+
+    Pictures are told by their endings, which are those of Pillow and its plugins.  Raises ValueError for a link that leads nowhere.
+    """
     from PIL import Image
 
     kinds = Image.registered_extensions()  # with those of plugins
@@ -235,23 +260,3 @@ def _entries(folder: Path, notes: Notes) -> tuple[list[Path], list[Path]]:
     if left := [str(path) for path in files if path.suffix.lower() not in {*readable, *OTHER_FILES.split()}]:
         notes["files are left out, of whose endings Pillow reads no pictures"] += left
     return folders, [path for path in files if path.suffix.lower() in readable]
-
-
-def _class_names(
-    folder: Path, found: Mapping[str, list[Path]], unsorted: list[Path], classes: Any, notes: Notes
-) -> tuple[str, ...]:
-    """The classes in their order, of the pictures that each sub-folder holds; none where a picture lies beside them."""
-    if classes is None:
-        empty = [str(folder / name) for name in sorted(found) if not found[name]]
-        if empty and not unsorted:
-            raise ValueError(f"{empty[0]} must hold pictures, as a class, and has none: remove it, or give classes=")
-        if unsorted and any(found.values()):
-            notes["pictures beside the sub-folders, so that none has a class"] = [*map(str, unsorted)]
-        return () if unsorted else tuple(sorted(found, key=lambda name: (name.casefold(), name)))
-    given = plain(classes)
-    wanted = [composed(str(name)) for name in given] if isinstance(given, list | tuple) else []
-    if not wanted or len({*wanted}) < len(wanted):
-        raise TypeError(f"classes must be names of sub-folders, each once, got {reprlib.repr(classes)}")
-    for path in [*unsorted, *(folder / name for name, held in found.items() if held and name not in wanted)]:
-        raise ValueError(f"{path} is in none of the classes {', '.join(wanted)}")
-    return tuple(wanted)

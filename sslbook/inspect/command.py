@@ -88,7 +88,7 @@ def open_run(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint, and no folder of a run, at {path}")
     warn = lambda text: print(f"sslbook inspect: {text}", file=sys.stderr)  # noqa: E731
-    content = checkpoints.latest(path, warn) if path.is_dir() else checkpoints.load(path)
+    content = checkpoints.latest(path, warn)
     if content is None:
         raise FileNotFoundError(f"{path} holds no whole checkpoint of sslbook train")
     settings = stored_settings(content["settings"])

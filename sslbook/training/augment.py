@@ -135,12 +135,25 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
     """One view of each image: ``(B, C, H, W)`` uint8, or floating in [0, 1], to float32 ``(B, C, size, size)`` on the same device.
 
     draws: ``(B, NUMBERS)``, on the device too if nothing shall wait: from a processor's pageable memory they are copied first.
-    On a GPU there is no Python loop over images, no shape that depends on data, nothing read back and no table kept: a graph can
-    hold it all.  A processor takes :data:`CHUNK` images at once, sorted by the place of hue, so that each passes only the slots of
-    the jitter that it uses; this saves a tenth of the time, and an eighth on images of 96 by 96.
+    A few numbers an image are made for the whole batch at once.  On a GPU there is no Python loop over images, no shape that
+    depends on data, nothing read back and no table kept: a graph can hold it all.  A processor takes :data:`CHUNK` images at once,
+    sorted by the place of hue, so that each passes only the slots of the jitter that it uses; this saves a tenth of the time, and
+    an eighth on images of 96 by 96.
     """
     _require_pixels(pixels, pipeline)
-    plan = _plan(draws.to(pixels.device, non_blocking=True), pipeline, *pixels.shape[2:])
+    numbers, (height, width) = draws.to(pixels.device, non_blocking=True), pixels.shape[2:]
+    low, high = pipeline.blur_sigma
+    sigma = low + (high - low) * numbers[:, SIGMA]
+    offset = torch.arange(pipeline.blur_kernel, device=sigma.device, dtype=torch.float32) - pipeline.blur_kernel // 2
+    bell = (-0.5 * (offset / sigma.float()[:, None]).square()).exp()
+    blurred = (numbers[:, BLUR] < pipeline.blur)[:, None]
+    plan = Plan(
+        *boxes(numbers[:, :CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio),
+        numbers[:, FLIP] < pipeline.flip,
+        *jitter_of(numbers[:, JITTER], pipeline.jitter, pipeline.jitter_probability),
+        numbers[:, GREY] < pipeline.grey,
+        torch.where(blurred, bell / bell.sum(1, keepdim=True), (offset == 0).float()),
+    )
     if pixels.device.type != "cpu" or torch.compiler.is_compiling():
         return _view(pixels, pipeline, plan)
     order = plan.before.argsort(descending=True, stable=True)
@@ -185,25 +198,11 @@ class Plan(NamedTuple):
     kernels: Tensor
 
 
-def _plan(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Plan:
-    """A few numbers an image, for the whole batch at once; only what touches every pixel goes chunk by chunk."""
-    low, high = pipeline.blur_sigma
-    sigma = low + (high - low) * numbers[:, SIGMA]
-    offset = torch.arange(pipeline.blur_kernel, device=sigma.device, dtype=torch.float32) - pipeline.blur_kernel // 2
-    bell = (-0.5 * (offset / sigma.float()[:, None]).square()).exp()
-    return Plan(
-        *boxes(numbers[:, :CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio),
-        numbers[:, FLIP] < pipeline.flip,
-        *jitter_of(numbers[:, JITTER], pipeline.jitter, pipeline.jitter_probability),
-        numbers[:, GREY] < pipeline.grey,
-        torch.where(
-            (numbers[:, BLUR] < pipeline.blur)[:, None], bell / bell.sum(1, keepdim=True), (offset == 0).float()
-        ),
-    )
-
-
 def _view(pixels: Tensor, pipeline: Pipeline, plan: Plan, out: Tensor | None = None, ordered: bool = False) -> Tensor:
-    """The view of each image that a plan says, in levels until the end; ordered: as :func:`jitter_` has it."""
+    """The view of each image that a plan says, in levels until the end, into ``out`` if it is given.
+
+    ordered: as :func:`jitter_` has it.  Mirroring reverses the columns' weights, so it costs nothing.
+    """
     rows = weights(plan.top, plan.height, pixels.shape[2], pipeline.size)
     columns = weights(plan.left, plan.width, pixels.shape[3], pipeline.size, plan.mirror)
     colour = pixels.shape[1] == 3
@@ -223,7 +222,10 @@ def _view(pixels: Tensor, pipeline: Pipeline, plan: Plan, out: Tensor | None = N
 
 
 def plain(pixels: Tensor, pipeline: Pipeline) -> Tensor:
-    """The images as a test sees them: float32, the central ``size`` by ``size`` pixels, mean and standard deviation."""
+    """The images as a test sees them: float32, the central ``size`` by ``size`` pixels, mean and standard deviation.
+
+    Nothing is random.  Raises ValueError for pixels that are smaller, or that the pipeline can't take.
+    """
     _require_pixels(pixels, pipeline)
     height, width = pixels.shape[2:]
     if min(height, width) < pipeline.size:
@@ -234,7 +236,10 @@ def plain(pixels: Tensor, pipeline: Pipeline) -> Tensor:
 
 
 def _normalised(levels: Tensor, pipeline: Pipeline, out: Tensor | None = None) -> Tensor:
-    """``(levels / 255 - mean) / std``; both numbers are filled on the device, since a copy would be waited for."""
+    """``(levels / 255 - mean) / std`` for each channel, as one product and one sum, into ``out`` if it is given.
+
+    Both numbers are filled on the device, since a copy would be waited for.
+    """
     mean, std = pipeline.mean or (0.0,), pipeline.std or (1.0,)
     filled = partial(torch.full, (1, 1), dtype=torch.float32, device=levels.device)
     factor = torch.stack([filled(1 / (LEVELS * s)) for s in std])
@@ -263,21 +268,18 @@ _COLUMNS = zip(*([kind for kind in order if kind != HUE] + [order.index(HUE)] fo
 _PACKED = [sum(entry << 2 * order for order, entry in enumerate(column)) for column in _COLUMNS]
 
 
-def order_of(numbers: Tensor) -> Tensor:
-    """The place in :data:`ORDERS` that uniform numbers ``(B, JITTER_NUMBERS)`` give, ``(B,)``."""
-    return (numbers[:, 1] * len(ORDERS)).long().clamp(max=len(ORDERS) - 1)
+def order_and_factors(numbers: Tensor, strengths: Sequence[float], probability: float) -> tuple[Tensor, Tensor]:
+    """What uniform numbers ``(B, JITTER_NUMBERS)`` say of each image's jitter: the place of its order in :data:`ORDERS`, ``(B,)``.
 
-
-def factors_of(numbers: Tensor, strengths: Sequence[float], probability: float) -> Tensor:
-    """``(B, 4)``: with ``probability``, three factors uniform in ``[(1 - s)_+, 1 + s]`` and a turn uniform in ``[-s, s]``.
-
-    Otherwise factors of 1 and no turn.  strengths: s of brightness, contrast, saturation and hue.
+    And factors ``(B, 4)``: with ``probability``, three of brightness, contrast and saturation, uniform in ``[(1 - s)_+, 1 + s]``,
+    and a turn of the hue uniform in ``[-s, s]``; otherwise factors of 1 and no turn.  strengths: the four s.
     """
+    order = (numbers[:, 1] * len(ORDERS)).long().clamp(max=len(ORDERS) - 1)
     applied = numbers[:, :1] < probability
     low = [max(-1.0, -s) for s in strengths]
     changes = [least + (s - least) * u for least, s, u in zip(low, strengths, numbers[:, 2:].unbind(1), strict=True)]
     change = torch.where(applied, torch.stack(changes, 1), 0)
-    return change + (torch.arange(len(changes), device=change.device) != HUE)  # without jitter, 1 and no turn
+    return order, change + (torch.arange(len(changes), device=change.device) != HUE)
 
 
 def jitter_of(numbers: Tensor, strengths: Sequence[float], probability: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -291,10 +293,9 @@ def jitter_of(numbers: Tensor, strengths: Sequence[float], probability: float) -
     Returns the blends, ``(B, 6, 3)``, for each slot the share of the image, of its grey image, and of its mean grey; the turn of
     the hue, ``(B,)``, in turns; and how many slots ahead of hue are used, ``(B,)``, -1 for no jitter.
     """
-    shift = 2 * order_of(numbers)
-    read = torch.stack([torch.bitwise_right_shift(column, shift) & 3 for column in _PACKED], 1)
+    order, factors = order_and_factors(numbers, strengths, probability)
+    read = torch.stack([torch.bitwise_right_shift(column, 2 * order) & 3 for column in _PACKED], 1)
     kinds, places = read.split([3, 1], 1)
-    factors = factors_of(numbers, strengths, probability)
     used = factors[:, :HUE].gather(1, kinds)
     slot = torch.arange(3, device=numbers.device)
     f = torch.cat([torch.where(slot < places, used, 1), torch.where(slot < places, 1, used)], 1)
@@ -308,35 +309,30 @@ def jitter_(
 ) -> Tensor:
     """In place, the images ``(B, C, H, W)`` in levels after their jitter, as :func:`jitter_of` gives it.
 
-    They are clamped to the range of levels after each step.  hue: whether to turn it, which takes three channels.
+    In each of six slots, x becomes the mixture ``f x + g grey(x) + m mean(grey(x))`` that the slot's blends ``(f, g, m)`` say, with
+    the mean rounded to a level, and is clamped to the range of levels; hue is turned between the third and the fourth.
+    hue: whether to turn it, which takes three channels.
     ordered: that ``before`` decreases from image to image, so that a slot may leave out the images which do not use it.  The
     result is the same; where the slots end is read from the device.
     """
-    starts, ends, jittered = [0, 0, 0], [len(images)] * 3, len(images)
+    starts, ends, jittered = [0] * 6, [len(images)] * 6, len(images)
     if ordered:
-        *ends, jittered = (before > torch.tensor([[0], [1], [2], [-1]])).sum(1).tolist()
-        starts = ends
-    for slot in range(3):
-        blend_(images[: ends[slot]], blends[: ends[slot], slot])
-    if hue:
-        turn_hue_(images[:jittered], turn[:jittered])
-    for slot in range(3):
-        used = slice(starts[slot], jittered)
-        blend_(images[used], blends[used, 3 + slot])
+        *first, jittered = (before > torch.tensor([[0], [1], [2], [-1]])).sum(1).tolist()
+        starts, ends = [0] * 3 + first, first + [jittered] * 3
+    for slot in range(6):
+        if slot == 3 and hue:
+            turn_hue_(images[:jittered], turn[:jittered])
+        used = slice(starts[slot], ends[slot])
+        f, of_grey, of_mean = blends[used, slot, :, None, None, None].unbind(1)
+        shift = grey(images[used])
+        level = shift.mean((2, 3), keepdim=True).add_(0.5).floor_()
+        shift.mul_(of_grey).add_(of_mean * level)
+        images[used].mul_(f).add_(shift).clamp_(0, LEVELS)
     return images
 
 
-def blend_(images: Tensor, shares: Tensor) -> Tensor:
-    """In place and clamped, a mixture of each image, its grey image and its mean grey by ``shares (B, 3)``."""
-    f, of_grey, of_mean = shares[:, :, None, None, None].unbind(1)
-    shift = grey(images)
-    level = shift.mean((2, 3), keepdim=True).add_(0.5).floor_()
-    shift.mul_(of_grey).add_(of_mean * level)
-    return images.mul_(f).add_(shift).clamp_(0, LEVELS)
-
-
 def grey(images: Tensor) -> Tensor:
-    """``(B, 1, H, W)``, new: 0.299 R + 0.587 G + 0.114 B, or the one channel itself."""
+    """The grey images ``(B, 1, H, W)``, new: 0.299 R + 0.587 G + 0.114 B, Pillow's weights, or a copy of the one channel."""
     if images.shape[1] == 1:
         return images.clone()
     red, green, blue = images.unbind(1)
@@ -426,7 +422,10 @@ def weights(start: Tensor, length: Tensor, side: int, size: int, mirror: Tensor 
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """``rows_b images_bc columns_b^T``: ``(B, C, H, W)``, ``(B, S, H)``, ``(B, S, W)`` to ``(B, C, S, S)``, float32."""
+    """Each image between its own two matrices, ``rows_b images_bc columns_b^T``, float32.
+
+    ``(B, C, H, W)``, ``(B, S, H)`` and ``(B, S, W)`` to ``(B, C, S, S)``: two batched products, columns first.
+    """
     count, channels, height, width = images.shape
     size = rows.shape[1]
     across = torch.bmm(images.float().reshape(count, channels * height, width), columns.mT)

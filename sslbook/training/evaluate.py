@@ -93,13 +93,20 @@ def embed(
 
 
 def _unit(z: Tensor) -> Tensor:
-    """``z / |z|`` along the last axis; the quotient by the largest entry has a norm whose square no dtype loses."""
+    """``z / |z|`` along the last axis, ``(..., F) -> (..., F)``.
+
+    First it is divided by its largest entry: the square of that quotient's norm, from 1 to F, no dtype loses.
+    """
     return F.normalize(z / z.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny), dim=-1)
 
 
 @torch.no_grad()
 def nearest(train: Tensor, queries: Tensor, count: int) -> Tensor:
-    """The ``count`` rows of ``train (M, F)`` of largest cosine to each of ``queries (N, F)``, nearest first: ``(N, count)``."""
+    """The numbers of the ``count`` rows of ``train (M, F)`` of largest cosine to each of ``queries (N, F)``: ``(N, count)``.
+
+    >>> nearest(torch.eye(3), torch.tensor([[0.0, 2.0, 1.0]]), 2)  # nearest first
+    tensor([[1, 2]])
+    """
     return (_unit(queries) @ _unit(train).T).topk(count, dim=1).indices
 
 
@@ -198,7 +205,11 @@ def linear_probe(
 
 
 def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur."""
+    """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur.
+
+    Raises TypeError and ValueError for what :func:`knn_accuracy` lists: by broadcasting or by a class of -1, an accuracy would be
+    silently wrong.
+    """
     require_floating(train_features=train, test_features=test)
     if train.ndim != 2 or train.shape[1:] != test.shape[1:] or not (train.numel() and test.numel()):
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
@@ -270,7 +281,10 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
 
 
 def likeness(outputs: Tensor) -> Tensor:
-    """Mean cosine between the outputs of two different images, ``(..., N, D) -> (...)``: 1 where all have one direction."""
+    r"""The mean cosine between the outputs of two different images, ``(..., N, D) -> (...)``: 1 where all have one direction.
+
+    Of unit vectors it is :math:`(\|\sum_i u_i\|^2 - N)/(N(N - 1))`, so that no pair is made.
+    """
     units = F.normalize(outputs.double(), dim=-1)
     count = units.shape[-2]
     return (units.sum(-2).square().sum(-1) - count) / (count * (count - 1))

@@ -1,7 +1,7 @@
 r"""What a network is trained to minimise: functions of :class:`~sslbook.networks.siamese.Outputs`, to a scalar.
 
 The losses themselves are those of :mod:`sslbook.losses.pairs` and :mod:`sslbook.losses.batch`; embeddings are divided
-by their norms, so that a pair's distance is :math:`r = \|a - b\|^2/2 = 1 - \cos`, except for the last two.  Where
+by their norms, so that a pair's distance is :math:`r = \|a - b\|^2/2 = 1 - \cos`, except for barlow_twins and vicreg.  Where
 processes share a batch, they gather it first (:mod:`sslbook.training.run.step`), so that each objective is that of the whole batch.
 """
 
@@ -24,13 +24,36 @@ from sslbook.networks.siamese import Outputs
 
 Objective = Callable[[Outputs], Tensor]
 """Outputs ``(N, D)`` to a scalar."""
-WEIGHTS = ("augmented", "clean", "further")
-"""What the weights of a loss can look at: the two views themselves, the images before augmentation, two more views."""
 
 
-def info_nce(outputs: Outputs, *, temperature: float = 0.5) -> Tensor:
-    r""":math:`-\frac1{2N}\sum_i \log\frac{e^{-r_i^+/\tau}}{e^{-r_i^+/\tau} + \sum_k e^{-r_{ik}/\tau}}`; anchors of both views."""
-    return pairs.contrastive(outputs.z1, outputs.z2, "info_nce", temperature=temperature)
+def of_views(outputs: Outputs, *, name: str, **settings: Any) -> Tensor:
+    r"""A loss of the two views' embeddings alone, by its name in :data:`OF_VIEWS`.
+
+    Of pairs of distances, averaged over the anchors of both views; of ``N`` images, each anchor has :math:`H = 2N - 2` negatives:
+
+    - info_nce: :math:`-\log\frac{e^{-r_+/\tau}}{e^{-r_+/\tau} + \sum_k e^{-r_{k-}/\tau}}`, SimCLR's NT-Xent.
+    - simple: :math:`(1 + \beta) r_+ - \frac1H\sum_k r_{k-}` (Corollary 1 of [tian2020]).
+    - soft_triplet: :math:`\frac1H\sum_k \tau\log(1 + e^{(r_+ - r_{k-} + r_0)/\tau})` with margin :math:`r_0` (Section 4).
+    - quadratic: :math:`r_+ - \frac1{H+1}\sum_k r_{k-}`, :math:`H = N - 1` negatives of the anchor's own view (Eq. 3 of
+      [tian2023], :math:`\alpha = 1`).
+
+    Of the batch, with the formulas of :mod:`sslbook.losses.batch`: supervised_contrastive asks for ``labels`` in the outputs (its
+    authors train at a temperature of 0.1 or 0.07; at any, it is info_nce when no two labels are alike).  spectral_contrastive
+    sees embeddings of norm :math:`\sqrt\mu`; the released code leaves those inside of that sphere as they are.  CLIP learns the
+    temperature, and SigLIP (sigmoid_pairs) scale and bias, from the values on that stay here.
+    """
+    if name in ("info_nce", "simple", "soft_triplet", "quadratic"):
+        negatives = "same_view" if name == "quadratic" else "both_views"
+        return pairs.contrastive(outputs.z1, outputs.z2, name, negatives=negatives, **settings)
+    views = torch.stack(outputs[:2], dim=1)
+    if name == "spectral_contrastive":
+        return batch.spectral_contrastive(math.sqrt(settings["mu"]) * pairs.unit(views))
+    if name == "supervised_contrastive":
+        if outputs.labels is None:
+            raise ValueError("labels must be the images' classes, which supervised_contrastive asks for, got None")
+        return batch.supervised_contrastive(views, outputs.labels, **settings)
+    loss: Callable[..., Tensor] = getattr(batch, name)
+    return loss(views, **settings)
 
 
 def exact(
@@ -69,21 +92,6 @@ def beta(outputs: Outputs, *, temperature: float = 0.5, beta: float = 0.0, form:
     return nce + beta * r_pos.mean()
 
 
-def simple(outputs: Outputs, *, beta: float = 0.0) -> Tensor:
-    r""":math:`(1 + \beta) r_+ - \frac1H\sum_k r_{k-}`, averaged over both views' anchors (Corollary 1 of [tian2020])."""
-    return pairs.contrastive(outputs.z1, outputs.z2, "simple", beta=beta)
-
-
-def soft_triplet(outputs: Outputs, *, temperature: float = 0.5, margin: float = 0.0) -> Tensor:
-    r""":math:`\frac1H\sum_k \tau\log(1 + e^{(r_+ - r_{k-} + r_0)/\tau})`, with margin :math:`r_0` (Section 4 of [tian2020])."""
-    return pairs.contrastive(outputs.z1, outputs.z2, "soft_triplet", temperature=temperature, margin=margin)
-
-
-def quadratic(outputs: Outputs) -> Tensor:
-    r""":math:`r_+ - \frac1{H+1}\sum_k r_{k-}`, negatives from the anchor's own view (Eq. 3 of [tian2023], :math:`\alpha = 1`)."""
-    return pairs.contrastive(outputs.z1, outputs.z2, "quadratic", negatives="same_view")
-
-
 def byol(outputs: Outputs, *, stop_gradient: bool = True) -> Tensor:
     r""":math:`-\frac2N\sum_i (\cos(p_{1i}, t_{2i}) + \cos(p_{2i}, t_{1i}))`, in [-4, 4], as in the released code.
 
@@ -98,58 +106,38 @@ def byol(outputs: Outputs, *, stop_gradient: bool = True) -> Tensor:
     return -2 * (F.cosine_similarity(p1, t2) + F.cosine_similarity(p2, t1)).mean()
 
 
-def supervised_contrastive(outputs: Outputs, *, temperature: float = 0.5) -> Tensor:
-    """`~sslbook.losses.batch.supervised_contrastive` of the labels in the outputs: each image must have one.
-
-    (Its authors train with a temperature of 0.1 or 0.07; the default is info_nce's, which it is when no two labels are alike.)
-    """
-    if outputs.labels is None:
-        raise ValueError("labels must be the images' classes, which supervised_contrastive asks for, got None")
-    return batch.supervised_contrastive(torch.stack(outputs[:2], dim=1), outputs.labels, temperature=temperature)
-
-
-def spectral_contrastive(outputs: Outputs, *, mu: float = 1.0) -> Tensor:
-    r"""`~sslbook.losses.batch.spectral_contrastive` of embeddings of norm :math:`\sqrt\mu`, as its authors train with it.
-
-    (The released code leaves embeddings inside of that sphere as they are.)
-    """
-    return batch.spectral_contrastive(math.sqrt(mu) * pairs.unit(torch.stack(outputs[:2], dim=1)))
-
-
-OF_BATCH: dict[str, dict[str, Any]] = {
+OF_VIEWS: dict[str, dict[str, float]] = {
+    "info_nce": {"temperature": 0.5},
+    "simple": {"beta": 0.0},
+    "soft_triplet": {"temperature": 0.5, "margin": 0.0},
+    "quadratic": {},
+    "supervised_contrastive": {"temperature": 0.5},
+    "spectral_contrastive": {"mu": 1.0},
     "decoupled": {"temperature": 0.5},
     "clip": {"temperature": 0.07},
     "sigmoid_pairs": {"scale": 10.0, "bias": -10.0},
     "barlow_twins": {"weight": 5e-3},
     "vicreg": {"variance": 25.0, "invariance": 25.0, "covariance": 1.0},
 }
-"""Losses of :mod:`sslbook.losses.batch` between the two views as they are, by name, with their settings.
-
-CLIP learns the temperature, and SigLIP scale and bias, from these values on, which stay here.
-"""
-
-
-def of_batch(outputs: Outputs, *, name: str, **settings: float) -> Tensor:
-    """The loss of that name in :data:`OF_BATCH`, of the views ``(N, 2, D)``."""
-    loss: Callable[..., Tensor] = getattr(batch, name)
-    return loss(torch.stack(outputs[:2], dim=1), **settings)
-
-
-_WRITTEN = (info_nce, exact, beta, simple, soft_triplet, quadratic, byol, supervised_contrastive, spectral_contrastive)
-OBJECTIVES: dict[str, Callable[..., Tensor]] = {loss.__name__: loss for loss in _WRITTEN}
-OBJECTIVES |= {name: partial(of_batch, name=name) for name in OF_BATCH}
+"""The names of :func:`of_views`, with the settings of each and their defaults."""
+OBJECTIVES: dict[str, Callable[..., Tensor]] = {name: partial(of_views, name=name) for name in OF_VIEWS}
+OBJECTIVES |= {"exact": exact, "beta": beta, "byol": byol}
 """By name: functions of outputs, and of the settings that they take by keyword."""
 BOUNDS: dict[str, dict[str, float]] = {
     **{name: {"above": 0} for name in ("temperature", "mu")},
     **{name: {"least": 0} for name in ("margin", "weight", "variance", "invariance", "covariance")},
 }
-CHOICES = {"weights": WEIGHTS, "over": ("mean", "sum"), "form": ("released", "printed")}
+CHOICES = {"weights": ("augmented", "clean", "further"), "over": ("mean", "sum"), "form": ("released", "printed")}
 
 
 def arguments(name: object) -> dict[str, Any]:
-    """What the objective of that name takes, with its defaults; nothing where there is none."""
-    if (name := str(name)) in OF_BATCH:
-        return dict(OF_BATCH[name])
+    """What the objective of that name takes, with its defaults; nothing where there is no such objective.
+
+    >>> arguments("soft_triplet"), arguments("byol")
+    ({'temperature': 0.5, 'margin': 0.0}, {'stop_gradient': True})
+    """
+    if (name := str(name)) in OF_VIEWS:
+        return dict(OF_VIEWS[name])
     taken = inspect.signature(OBJECTIVES[name]).parameters if name in OBJECTIVES else {}
     return {setting: parameter.default for setting, parameter in taken.items() if setting != "outputs"}
 
@@ -200,11 +188,16 @@ def objective(name: str, **settings: Any) -> Objective:
     return anywhere(value)
 
 
-def weighed_by(name: str, **settings: Any) -> str:
-    """What that objective takes its weights from: a name of :data:`WEIGHTS`."""
-    return str(settings.get("weights", WEIGHTS[0])) if name == "exact" else WEIGHTS[0]
+def sees(name: str, **settings: Any) -> str:
+    """What the objective sees besides the two views' embeddings.
 
+    "labels": the images' classes, which every other objective must not see.  "clean": embeddings of the un-augmented images, or
+    "further": of two more views of each, from which "exact" takes the weights of its pairs.  Otherwise "", nothing.
 
-def asks_labels(name: str) -> bool:
-    """Whether that objective sees the images' classes, which the others must not."""
-    return name == "supervised_contrastive"
+    >>> sees("exact", weights="clean"), sees("info_nce")
+    ('clean', '')
+    """
+    if name == "supervised_contrastive":
+        return "labels"
+    weights = settings.get("weights", "augmented") if name == "exact" else "augmented"
+    return "" if weights == "augmented" else str(weights)

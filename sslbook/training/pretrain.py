@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +27,12 @@ from sslbook.images.own import read_images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
 from sslbook.training.augment import PIPELINES, Pipeline, plain
-from sslbook.training.objectives import OBJECTIVES, asks_labels
+from sslbook.training.objectives import OBJECTIVES, sees
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
-from sslbook.training.run.data import labelled
 from sslbook.training.run.settings import Settings, stored_settings, with_values
-from sslbook.training.run.trainer import in_short, plot_rows, train
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from sslbook.training.run.step import labelled
+from sslbook.training.run.trainer import History, train
 
 METHODS: dict[str, tuple[str, Networks]] = {
     "simclr": (Settings().objective, Networks()),
@@ -46,7 +43,7 @@ METHODS: dict[str, tuple[str, Networks]] = {
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class Pretrained(History):
     """The functions :func:`sslbook.training.pretrain.pretrain` and ``load_run`` return this result.
 
     backbone: the trained network, in evaluation mode.  pipeline: the augmentation, which ``embed`` needs.
@@ -59,11 +56,7 @@ class Pretrained:
     rows: list[Row]
 
     def __repr__(self) -> str:
-        return f"Pretrained({type(self.backbone).__name__}, {in_short(self.rows)})"
-
-    def plot(self) -> Figure:
-        """Plot the loss of each epoch, and the accuracy of nearest neighbours where it was measured."""
-        return plot_rows(self.rows)
+        return f"Pretrained({type(self.backbone).__name__}, {self.in_short()})"
 
 
 @anywhere
@@ -159,7 +152,7 @@ def pretrain(
     with in_float32(), seeded(run.seed):
         encoder = _made(backbone)
         features = _features(encoder, data, views)
-    parts = {"images": data.pixels} | ({"labels": data.labels} if asks_labels(run.objective) else {})
+    parts = {"images": data.pixels} | ({"labels": data.labels} if sees(run.objective) == "labels" else {})
     own = {name: hashlib.sha256(part.contiguous().numpy().data).hexdigest() for name, part in parts.items()}
     run = replace(run, own={**own, "shape": list(data.pixels.shape), "pipeline": asdict(views)})
     try:
@@ -232,13 +225,19 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
 
 
 def simclr_views(data: Dataset) -> Pipeline:
-    """SimCLR's augmentation [chen2020simclr] as for CIFAR-10; images of 64 pixels or more are blurred, every other one."""
+    """SimCLR's augmentation [chen2020simclr] as for CIFAR-10, views as large as the images' shorter side.
+
+    Images of 64 pixels or more are blurred, every other one, as those of STL-10 are; mean and deviation stay as they are.
+    """
     side = min(data.pixels.shape[2:])
     return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)
 
 
 def _made(backbone: object) -> nn.Module:
-    """The module, or what a function makes."""
+    """The caller's network: the module itself, or what a function makes, whose first weights are then a function of the seed.
+
+    Raises TypeError for what is no module, and ValueError where nothing could be trained.
+    """
     made = backbone() if callable(backbone) and not isinstance(backbone, nn.Module) else backbone
     if not isinstance(made, nn.Module):
         raise TypeError(f"backbone must be a torch.nn.Module, or a function that makes one, got {type(made).__name__}")

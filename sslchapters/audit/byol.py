@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from sslbook._check import positive
-from sslbook.training.run.distributed import device_of
+from sslbook.training.run.distributed import join
 from sslchapters.byol.records import DIGITS, EMA, NAMES, after, cells, filled, html_table
 from sslchapters.byol.runs import (
     MEASURES,
@@ -148,7 +148,7 @@ def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Table 3's eight cells on CIFAR-10, on the GPU if there is one; raises FileNotFoundError without the data."""
     data = cifar10(CIFAR10_IMAGES)
     at = sorted({0, CIFAR10.epochs // 2, CIFAR10.epochs})
-    found = train_ablations(CIFAR10, cells("B-Tab3", CIFAR10), seeds, data, at=at, device=str(device_of(None)))
+    found = train_ablations(CIFAR10, cells("B-Tab3", CIFAR10), seeds, data, at=at, device=str(join(None)))
     return {
         "axes": "tables[name][cell][measure][epoch][seed]",
         "epochs": at,
@@ -209,7 +209,7 @@ def _averages(
 
 def average_cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """The same on CIFAR-10 for 40 epochs: three quarters of an hour of one core, a cell and a seed at a time."""
-    data, how = cifar10(CIFAR10_IMAGES), {"alone": True, "device": str(device_of(None))}
+    data, how = cifar10(CIFAR10_IMAGES), {"alone": True, "device": str(join(None))}
     values = _averages("byol-average-cifar10", CIFAR10, data, seeds, CIFAR10_AT, **how)
     return values | {"images": len(data.train), "batch": CIFAR10.batch}
 

@@ -17,7 +17,7 @@ from sslbook._check import counted, positive
 from sslbook._files import runs_folder
 from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
 from sslbook.training.run.checkpoints import Row, read_result
-from sslbook.training.run.data import load_data
+from sslbook.training.run.step import load_data
 from sslchapters import tables as form
 from sslchapters.audit import cluster
 from sslchapters.audit.paper_tables import Cell, PaperTable, paper_tables

@@ -30,10 +30,9 @@ from sslbook.networks.siamese import build, initialize
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.training.augment import PIPELINES, apply, random_view
 from sslbook.training.evaluate import report
-from sslbook.training.run.data import generator, load_data, make_batches
-from sslbook.training.run.distributed import device_of
+from sslbook.training.run.distributed import join
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import layout_of, learning_rate, make_optimizer
+from sslbook.training.run.step import Batches, generator, layout_of, learning_rate, load_data, make_optimizer
 from sslbook.training.run.trainer import train
 from sslchapters.records import kept, parts_folder
 from sslchapters.sweep import Study, spread
@@ -163,7 +162,7 @@ def trained_on_labels(settings: Settings, data: Dataset, epochs: int, device: st
     net = nn.Sequential(siamese.encoder, top).to(device)
     net.to(memory_format=layout_of(settings.networks.width, torch.device(device)))  # type: ignore[call-overload]
     optimizer, pipeline = make_optimizer(settings, list(net.parameters())), PIPELINES[settings.pipeline]
-    batches = make_batches(settings, len(data))
+    batches = Batches(settings, len(data))
     for step in range(epochs * batches.per_epoch):
         index, *draws = batches.at(step)
         pixels, labels = data.pixels[index].to(device), data.labels[index].to(device)
@@ -288,7 +287,7 @@ class Run:
                         torch.save(trained_on_labels(settings, data, epoch, self.device).state_dict(), part)
                 first.load_state_dict(torch.load(weights, weights_only=True))
                 return first
-            last = epoch * make_batches(settings, len(data)).per_epoch
+            last = epoch * Batches(settings, len(data)).per_epoch
             result = train(settings, self.folder, stop_after=last, data=(data, None), device=self.device, quiet=True)
         return opened(result.model)
 
@@ -325,7 +324,7 @@ def _worth(net: nn.Module, run: Run) -> dict[str, float]:
 
 def _full(seeds: Sequence[int]) -> dict[str, Any]:
     """The same for a run of Table 2 at full width, on a GPU where there is one; a seed draws test images."""
-    here: dict[str, Any] = {"device": str(device_of(None)), "root": parts_folder()}
+    here: dict[str, Any] = {"device": str(join(None)), "root": parts_folder()}
     return run_values(seeds, names=tuple(RELEASED), changes=FULL, epochs=(0, 100), **DRAWN, **here)
 
 

@@ -29,8 +29,8 @@ from sslbook.training.augment import PIPELINES, Boxes, Pipeline, plain
 from sslbook.training.evaluate import knn_accuracy, likeness
 from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, distributed
-from sslbook.training.run.data import make_batches
 from sslbook.training.run.settings import Settings
+from sslbook.training.run.step import Batches
 from sslbook.training.run.trainer import train
 from sslchapters.sweep import Study
 
@@ -114,7 +114,7 @@ def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
 def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[float, Look]]:
     known, asked = (datasets.load_dataset(settings.dataset, split) for split in ("train", "test"))
     rows = [(float("nan"), look(build(settings.networks, settings.seed), settings, known, asked))]
-    steps = make_batches(settings, len(known)).per_epoch
+    steps = Batches(settings, len(known)).per_epoch
     with tempfile.TemporaryDirectory() as folder:
         for epoch in looks[1:]:
             stopped = train(
@@ -288,7 +288,7 @@ def choices(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> lis
     """What the draws ``(B, NUMBERS)`` say of each image, as Pillow is told it."""
     box = torch.stack(_boxes_of(numbers, pipeline, height, width), 1).int().tolist()
     part = numbers[:, augment.JITTER]
-    order, factors = augment.order_of(part), augment.factors_of(part, pipeline.jitter, pipeline.jitter_probability)
+    order, factors = augment.order_and_factors(part, pipeline.jitter, pipeline.jitter_probability)
     jittered = part[:, 0] < pipeline.jitter_probability
     return [
         Choice(

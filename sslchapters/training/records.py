@@ -25,8 +25,8 @@ from sslbook.networks.siamese import Siamese
 from sslbook.training.augment import PIPELINES, Pipeline
 from sslbook.training.evaluate import embed, likeness, nearest, report
 from sslbook.training.presets.papers import presets, with_changes
-from sslbook.training.run.data import SUBSET_SEED, load_data
 from sslbook.training.run.settings import Settings
+from sslbook.training.run.step import SUBSET_SEED, load_data
 from sslbook.training.run.trainer import Result, train
 from sslchapters.records import kept, parts_folder
 from sslchapters.sweep import Study, spread

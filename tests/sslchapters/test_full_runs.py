@@ -149,7 +149,7 @@ def test_a_run_that_diverges_or_is_made_elsewhere_does_not_stop_the_table(
         if run.name == "stl10-byol":
             run.folder(root).mkdir()
             (run.folder(root) / checkpoints.DIVERGED).write_text("diverged at step 12\n")
-            raise Diverged("the loss is nan at step 12; the checkpoint of step 9 stays", 12)
+            raise Diverged("the loss is nan at step 12; the checkpoint of step 9 stays")
         raise checkpoints.Busy(f"{run.name} is being trained by another process")
 
     monkeypatch.setattr(Run, "go", go)

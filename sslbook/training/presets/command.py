@@ -19,8 +19,8 @@ from sslbook._machine import GOES_ON, cores, end_with_parent, free
 from sslbook.training.presets.papers import Run, preset_of, presets, run_of, values_of
 from sslbook.training.run import distributed
 from sslbook.training.run.checkpoints import Diverged
-from sslbook.training.run.data import load_data
 from sslbook.training.run.settings import Refused
+from sslbook.training.run.step import load_data
 from sslbook.training.run.trainer import train
 
 PARENT = "SSLBOOK_PARENT"

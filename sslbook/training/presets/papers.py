@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from sslbook._check import nearest
 from sslbook.networks.siamese import Networks
 from sslbook.training.objectives import arguments
 from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
-from sslbook.training.run.settings import Settings, known_keys, with_values
+from sslbook.training.run.settings import WITHIN, Settings, with_values
 from sslbook.training.run.trainer import train
 
 EPOCHS = (100, 300, 500)
@@ -87,7 +87,11 @@ LINEAR: tuple[tuple[str, str, str, tuple[float, ...], dict[str, Any]], ...] = (
 
 
 def lines(method: str) -> Iterator[Line]:
-    """The rows of "simclr" or of "byol"; those of a family differ in a number, which is in their name."""
+    """The rows of "simclr" or of "byol": a name, in words, its table, and what is changed of the released method.
+
+    Those of a family differ in a number, which is in their name: ``byol-reset-5``, ``byol-linear-0.01``.  Ends in ``-nobn``: the
+    linear predictor has no BatchNorm.
+    """
     if method == "simclr":
         for name, words, table, changes in SIMCLR:
             yield f"simclr-{name}", f"SimCLR with {words}", table, changes
@@ -114,7 +118,10 @@ def lines(method: str) -> Iterator[Line]:
 
 
 def simclr_settings(data: str) -> Settings:
-    """The released SimCLR on "cifar10", or on "stl10" with its unlabelled images; 500 epochs, probed after 100 and 300 too."""
+    """The released SimCLR on "cifar10", or on "stl10" with its unlabelled images.
+
+    Adam at 0.01 (STL-10: 0.001), batches of 128 in one order, 500 epochs, with the linear protocol after 100 and 300 too.
+    """
     stl = data == "stl10"
     split, stem, lr = ("train+unlabeled", "stl", 1e-3) if stl else ("train", "cifar", 1e-2)
     images: dict[str, Any] = {"dataset": data, "split": split, "pipeline": data, "networks": Networks(stem=stem)}
@@ -122,7 +129,10 @@ def simclr_settings(data: str) -> Settings:
 
 
 def byol_settings(simclr: Settings) -> Settings:
-    """The released BYOL, but for its symmetric predictor, on the images and with the encoder of ``simclr``; 100 epochs."""
+    """The released BYOL, but for its symmetric predictor, on the images and with the encoder of ``simclr``.
+
+    SGD at a constant 0.03 with decay, a new order in each epoch, 100 epochs; the target starts from weights of its own.
+    """
     networks = replace(simclr.networks, predictor=2, target="ema", target_init="own")
     descent: dict[str, Any] = {"optimizer": "sgd", "lr": 0.03, "weight_decay": 4e-4, "schedule": "constant"}
     order: dict[str, Any] = {"shuffle": True, "drop_last": False, "epochs": 100, "probes": (100,)}
@@ -150,14 +160,17 @@ class Preset:
 
     @property
     def minutes(self) -> float:
-        """The estimate of its minutes on one H200; 0 for the presets that need none."""
+        """The estimate of its minutes on one H200: epochs by seconds an epoch, a third more with a target tower.
+
+        0 for small networks, which need no such machine.
+        """
         if self.settings.networks.width < 64:
             return 0.0
         more = TARGET if self.settings.networks.target else 1.0
         return SECONDS.get(self.settings.dataset, 0.0) * more * self.settings.epochs / 60
 
     def text(self) -> str:
-        """What it is, its tables, and the time."""
+        """What it is, in lines: its name and words; the commands that show its tables; epochs and minutes."""
         shows = " and ".join(f"sslbook table {table}" for table in self.tables)
         lines = [f"{self.name}: {self.what}"]
         lines += [f"{shows}: the paper's accuracy, beside those of finished runs."] if shows else []
@@ -167,7 +180,10 @@ class Preset:
 
 @cache
 def presets() -> Mapping[str, Preset]:
-    """All presets by name: three small runs, and for either data set the rows of the papers' tables."""
+    """All presets by name: three small runs, and for either data set the rows of the papers' tables.
+
+    Made when first asked for, since each checks its settings.
+    """
     digits = "on scikit-learn's digits, with a small network, in a minute"
     small = "SimCLR with InfoNCE and a small network on 5,000 images of CIFAR-10, in minutes on two CPU cores"
     found = [Preset("digits-simclr-nce", f"SimCLR with InfoNCE {digits}", DIGITS)]
@@ -185,7 +201,11 @@ def presets() -> Mapping[str, Preset]:
 
 
 def preset_of(name: str) -> Preset:
-    """A preset by its name; raises ValueError with the nearest names."""
+    """A preset by its name; raises ValueError, with the nearest names, where there is none.
+
+    >>> preset_of("digits-byol").settings.objective
+    'byol'
+    """
     if name not in presets():
         near = nearest(name, presets())
         hint = f"did you mean {', '.join(near)}?" if near else "sslbook train --list shows them"
@@ -198,32 +218,38 @@ def preset_of(name: str) -> Preset:
 
 @dataclass(frozen=True)
 class Run:
-    """Settings with the name of the preset that they come from; its folder has the name, the seed and the settings' hash."""
+    """Settings with the name of the preset that they come from, and what lies of it below a folder of runs, ``root``.
+
+    title: how one speaks of it, ``cifar10-byol seed 1``.
+    slug: how its folder is called, by the name, the seed and the settings' hash: ``cifar10-byol-s1-0a1b2c3d4e``.
+    """
 
     name: str
     settings: Settings
+    title: str = field(init=False, repr=False)
+    slug: str = field(init=False, repr=False)
 
-    @property
-    def title(self) -> str:
-        """How one speaks of it: ``cifar10-byol seed 1``."""
-        return f"{self.name} seed {self.settings.seed}"
-
-    @cached_property  # a table asks for it a dozen times
-    def slug(self) -> str:
-        """What names it: ``cifar10-simclr-nce-s1-0a1b2c3d4e``."""
-        return f"{self.name}-s{self.settings.seed}-{self.settings.hash()}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", f"{self.name} seed {self.settings.seed}")
+        object.__setattr__(self, "slug", f"{self.name}-s{self.settings.seed}-{self.settings.hash()}")
 
     def folder(self, root: Path) -> Path:
-        """Where its files lie."""
+        """Where its files lie, which are those of :mod:`sslbook.training.run.checkpoints`."""
         return root / self.slug
 
     def rows(self, root: Path) -> list[Row]:
-        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise."""
+        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise.
+
+        Raises ValueError for a result that is damaged.
+        """
         content = read_result(self.folder(root))
         return [] if content is None else list(content["rows"])
 
     def finished(self, root: Path) -> bool:
-        """Whether the linear protocol was run after its last epoch and after all that ``probes`` names."""
+        """Whether a table could show it: the linear protocol was run after its last epoch and after all that ``probes`` names.
+
+        A longer run of the same settings, which has the same folder, has finished this one too.
+        """
         measured = {row["epoch"] for row in self.rows(root) if row.get("linear") is not None}
         return measured >= {self.settings.epochs, *self.settings.probes}
 
@@ -250,7 +276,10 @@ def run_of(name: str, *, seed: int, epochs: int | None = None, changes: Iterable
 
 
 def without(name: str, changes: Iterable[str]) -> list[str]:
-    """The changes; raises ValueError for one of what has an option of its own."""
+    """The ``key=value`` changes as a list; raises ValueError where one sets ``name``, which has an option of its own.
+
+    Else ``--seed 1 --set seed=2`` would have to mean one of them.
+    """
     changes = list(changes)
     if any(change.partition("=")[0].strip() == name for change in changes):
         raise ValueError(f"{name} is given by --{name}, not by --set")
@@ -284,6 +313,7 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
 
 
 def _read(text: str) -> Any:
+    """The value that a word means: JSON, ``none``, a tuple where there are commas, or the word itself."""
     if "," in text and not text.startswith("["):
         return tuple(_read(part.strip()) for part in text.split(",") if part.strip())
     word = text.lower().replace("none", "null")
@@ -294,16 +324,18 @@ def _read(text: str) -> Any:
 
 
 def values_of(settings: Settings) -> dict[str, str]:
-    """Everything that :func:`with_changes` can set, as it takes it, with the present values."""
+    """Everything that :func:`with_changes` can set, as it takes it, with the present values.
 
-    def written(value: Any) -> str:
-        if isinstance(value, tuple):
-            return ",".join(map(written, value)) or "none"
-        return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-    values = {name: getattr(settings, name) for name in known_keys() if "." not in name}
+    >>> values_of(SMALL)["networks.projector_norm"], values_of(SMALL)["probes"]
+    ('normal,normal', 'none')
+    """
+    values = {part.name: getattr(settings, part.name) for part in dataclasses.fields(settings)}
+    values = {name: value for name, value in values.items() if name not in WITHIN}
     values |= {**arguments(settings.objective), **settings.loss_kwargs}
-    values |= {
-        f"networks.{field.name}": getattr(settings.networks, field.name) for field in dataclasses.fields(Networks)
-    }
-    return {name: written(value) for name, value in values.items()}
+    values |= {f"networks.{name}": value for name, value in vars(settings.networks).items()}
+    found = {}
+    for name, value in values.items():
+        parts = value if isinstance(value, tuple) else (value,)
+        words = (str(part).lower() if part is None or isinstance(part, bool) else str(part) for part in parts)
+        found[name] = ",".join(words) or "none"
+    return found

@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from sslbook._ambient import WRAPPERS, unwrapped
-from sslbook._files import remove_parts, sync, write_bytes, write_text
+from sslbook._files import atomic, remove_parts, sync, write_text
 from sslbook.networks.siamese import Siamese
 from sslbook.training.run import distributed
 from sslbook.training.run.settings import Refused, Settings, differences, stored_settings
@@ -50,9 +50,7 @@ class Busy(Refused):
 class Diverged(FloatingPointError):
     """The loss or a weight is no finite number any more, since ``step`` or before it; the last good checkpoint stays."""
 
-    def __init__(self, sentence: str, step: int) -> None:
-        super().__init__(sentence)
-        self.step = step
+    step = 0
 
 
 @dataclass
@@ -72,7 +70,10 @@ class State:
     rows: list[Row] = field(default_factory=list)
 
     def content(self) -> dict[str, Any]:
-        """As :func:`save` takes it."""
+        """The state as :func:`save` takes it: settings and rows as JSON, all tensors by their names.
+
+        Settings come with their hash, which says whether a run may go on from here (:meth:`restore`).
+        """
         return {
             "settings": json.dumps(self.settings.as_json()),
             "hash": self.settings.hash(),
@@ -86,7 +87,10 @@ class State:
         }
 
     def restore(self, content: Mapping[str, Any], folder: Path) -> None:
-        """Go back to a checkpoint; raises ValueError if it is another run's, or doesn't fit these networks and images."""
+        """Go back to the ``content`` of a checkpoint in ``folder``: networks, optimiser, precision, step and rows.
+
+        Raises ValueError, with what differs, if it is another run's, and if it doesn't fit these networks and images.
+        """
         theirs, ours = stored_settings(content["settings"]), self.settings
         if (theirs.hash(), theirs.seed) != (ours.hash(), ours.seed):
             told = differences(theirs.as_json(), ours.as_json())
@@ -102,7 +106,11 @@ class State:
         self.rows = json.loads(content["rows"])
 
     def require_finite(self, folder: Path) -> None:
-        """Raise :class:`Diverged`, and note it in the folder, unless the epoch's losses so far and all weights are finite."""
+        """Raise :class:`Diverged`, and note it in the folder, unless the epoch's losses so far and all weights are finite.
+
+        Asked at the ends of epochs and before a checkpoint is written, so that none holds what is no number; the step that the
+        error names is that of the first such loss, and the one done where a weight alone is none.
+        """
         count, done = len(self.losses), (self.step - 1) % len(self.losses) + 1 if self.step else 0
         bad = (~self.losses[:done].isfinite()).nonzero()
         sizes = torch.stack(torch._foreach_norm([p.detach() for p in self.model.parameters()]))
@@ -114,9 +122,12 @@ class State:
             what = f"the loss is {self.losses[bad[0]].item()} at step {at}"
         if distributed.rank() == 0:
             write_text(folder / DIVERGED, f"diverged at step {at}\n")
-        kept = newest_step(folder)
-        left = f"the checkpoint of step {kept} stays" if kept else "there is no checkpoint before it"
-        raise Diverged(f"{what}; {left}", at)
+        last = max(kept(folder), default=0)
+        error = Diverged(
+            f"{what}; " + (f"the checkpoint of step {last} stays" if last else "there is no checkpoint before it")
+        )
+        error.step = at
+        raise error
 
 
 @contextlib.contextmanager
@@ -137,53 +148,55 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def save(folder: Path, step: int, content: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of ``step``, drop all but the last :data:`KEPT`, and return its file."""
+    """Write the checkpoint of ``step``, whole or not at all, drop all but the last :data:`KEPT`, and return its file.
+
+    content: as :meth:`State.content` has it; numbers and words, tensors, and containers of them.
+    """
     buffer = io.BytesIO()
     torch.save(dict(content), buffer)
     path = folder / f"step-{step:09d}.pt"
-    write_bytes(path, buffer.getvalue())
-    for old in checkpoints(folder)[:-KEPT]:
+    with atomic(path) as part:
+        part.write_bytes(buffer.getvalue())
+    for old in list(kept(folder).values())[:-KEPT]:
         old.unlink(missing_ok=True)
     return path
 
 
-def load(path: Path) -> dict[str, Any]:
-    """What :func:`save` wrote, on the CPU, without the right to run code; raises ValueError, naming the file, for anything else."""
-    try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        stored_settings(content["settings"])
-    except Exception as error:  # a damaged archive may fail in any way
-        raise ValueError(f"{path} is no whole checkpoint: {str(error) or type(error).__name__}") from None
-    return content
+def latest(place: Path, warn: Callable[[str], object]) -> dict[str, Any] | None:
+    """What :func:`save` wrote last and can be read, on the CPU; None if there is nothing.
 
-
-def latest(folder: Path, warn: Callable[[str], object]) -> dict[str, Any] | None:
-    """The newest checkpoint that can be read; says by name which ones can't.  None if there is none."""
-    files = checkpoints(folder)
-    for path in reversed(files):
+    place: a folder, of which ``warn`` is told by name of each file that is damaged and passed over; or a file, for which that is
+    a ValueError.  A file can't run code: ``weights_only`` builds tensors and plain containers alone.
+    """
+    files = [place] if place.is_file() else list(kept(place).values())[::-1]
+    for path in files:
         try:
-            return load(path)
-        except ValueError as error:
-            warn(f"{error}. {'Starting from the beginning.' if path == files[0] else 'The one before it is used.'}")
+            content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            stored_settings(content["settings"])
+        except Exception as error:  # a damaged archive may fail in any way
+            why = f"{path} is no whole checkpoint: {str(error) or type(error).__name__}"
+            if place.is_file():
+                raise ValueError(why) from None
+            warn(f"{why}. {'Starting from the beginning.' if path == files[-1] else 'The one before it is used.'}")
+        else:
+            return content
     return None
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The files of a folder's checkpoints, the oldest first."""
-    return sorted(path for path in folder.glob("step-*.pt") if path.is_file())
-
-
-def newest_step(folder: Path) -> int | None:
-    """The step of the newest checkpoint, by its name alone; None if there is none."""
-    files = checkpoints(folder)
-    return int(files[-1].stem.removeprefix("step-")) if files else None
+def kept(folder: Path) -> dict[int, Path]:
+    """The checkpoints of a folder by their steps, the oldest first, as ``{390: .../step-000000390.pt}``, by their names alone."""
+    files = sorted(path for path in folder.glob("step-*.pt") if path.is_file() and path.stem[5:].isdigit())
+    return {int(path.stem[5:]): path for path in files}
 
 
 def clear(folder: Path) -> None:
-    """Remove what a run wrote; its result first, so that nobody takes an old result for that of an interrupted new run."""
+    """Remove what a run wrote, so that another one can begin in its folder.
+
+    Its result goes first, and from the disk too: nobody shall take an old result for that of an interrupted new run.
+    """
     (folder / RESULT).unlink(missing_ok=True)
     sync(folder)
-    for path in [folder / DIVERGED, folder / WEIGHTS, folder / LOG, *checkpoints(folder)]:
+    for path in [folder / DIVERGED, folder / WEIGHTS, folder / LOG, *kept(folder).values()]:
         path.unlink(missing_ok=True)
     shutil.rmtree(folder / CURVES, ignore_errors=True)
 
@@ -192,17 +205,22 @@ def clear(folder: Path) -> None:
 
 
 def write_result(folder: Path, state: State, origin: Mapping[str, Any]) -> None:
-    """The end of a run: ``backbone.pt``, without the names of wrappers around networks in it, and ``result.json``."""
+    """The end of a run: ``backbone.pt``, and ``result.json`` with ``origin``, where the run was made.
+
+    Names of weights are those of the plain network: ``torch.compile`` and ``DataParallel`` put themselves between a name's words,
+    also within a network.  What a module keeps beside tensors stays as it is.
+    """
     net, plain = unwrapped(state.model.encoder), {}
-    for name, value in net.state_dict().items():  # a module may keep more than tensors
-        part, words = net, []
+    for name, value in net.state_dict().items():
+        module, words = net, []
         for word in name.split("."):
-            words += [word] * (WRAPPERS.get(type(part).__name__) != word)
-            part = getattr(part, word, None)
+            words += [word] * (WRAPPERS.get(type(module).__name__) != word)
+            module = getattr(module, word, None)
         plain[".".join(words)] = value.detach().cpu().contiguous() if isinstance(value, Tensor) else value
     buffer = io.BytesIO()
     torch.save(plain, buffer)
-    write_bytes(folder / WEIGHTS, buffer.getvalue())
+    with atomic(folder / WEIGHTS) as part:
+        part.write_bytes(buffer.getvalue())
     settings = state.settings
     content = {"settings": settings.as_json(), "hash": settings.hash(), "seed": settings.seed}
     content |= {"seconds": round(state.seconds, 3), "precision": state.precision, **origin, "rows": state.rows}
@@ -211,7 +229,10 @@ def write_result(folder: Path, state: State, origin: Mapping[str, Any]) -> None:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """What a finished run wrote; None if there is nothing; raises ValueError, naming the file, if it is damaged."""
+    """What a finished run wrote to ``result.json``: its settings, their hash, and its ``rows``; None if there is no such file.
+
+    Raises ValueError, which names the file, if it is damaged: a table would show a run that was made as missing.
+    """
     path = folder / RESULT
     if not path.is_file():
         return None

@@ -26,17 +26,24 @@ from sslbook.networks.siamese import Outputs
 
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """This process's number among those that share a batch, from 0 on; 0 where no group is set up.
+
+    The process of number 0 is the one that prints, evaluates and writes files.
+    """
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def world() -> int:
-    """How many processes share a batch; 1 where nothing is set up."""
+    """How many processes share a batch; 1 where no group is set up, and then nothing is sent anywhere."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def own_rows(count: int) -> slice:
-    """The rows of a batch of ``count`` that this process holds; ``count`` is a multiple of the processes."""
+    """The rows of a batch of ``count``, a multiple of the processes, that this one holds: process r has ``[r n, (r + 1) n)``.
+
+    >>> own_rows(8)  # alone
+    slice(0, 8, None)
+    """
     part = count // world()
     return slice(rank() * part, (rank() + 1) * part)
 
@@ -57,12 +64,18 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(x: Tensor) -> Tensor:
-    """All processes' rows of one shape, ``(N, ...) -> (world N, ...)``, in the order of the processes; exact also for gradients."""
+    """All processes' rows of one shape, ``(N, ...) -> (W N, ...)``, in the order of the processes.
+
+    The gradient is exact: a process's rows get the sum of what the losses of all processes say of them.
+    """
     return x if world() == 1 else _Gather.apply(x)
 
 
 def gather_outputs(outputs: Outputs) -> Outputs:
-    """The embeddings and labels of the whole batch; what stands in two places, as ``p1`` without a predictor, is sent once."""
+    """The embeddings and labels of the whole batch, ``(N, D) -> (W N, D)``, with their gradients.
+
+    What stands in two places, as the embeddings where predictions would be if there is no predictor, is sent once.
+    """
     if world() == 1:
         return outputs
     whole = {id(part): gather(part) for part in dict.fromkeys(outputs) if part is not None}
@@ -103,35 +116,32 @@ def share_batchnorm(module: nn.Module) -> nn.Module:
 
 
 def join(device: str | torch.device | None) -> torch.device:
-    """This process's device; under ``torchrun`` it also joins the others, over nccl with a GPU each, if there are any, or gloo.
+    """The device of this process: the one named, or a GPU if there is one; under ``torchrun``, a GPU each.
 
-    Raises ValueError for a GPU that is not there, and for variables that torchrun sets and that are missing.
+    There it also joins the other processes, over nccl on GPUs and else over gloo.  Raises ValueError for a device that is not
+    here, and for variables of ``torchrun`` that are missing.
     """
-    wanted = device_of(device)
-    if "WORLD_SIZE" not in os.environ:
-        return wanted
-    place = device_of(f"cuda:{os.environ.get('LOCAL_RANK', 0)}") if wanted.type == "cuda" else wanted
-    if place.type == "cuda":
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    together = "WORLD_SIZE" in os.environ
+    try:
+        place = torch.device(device or ("cuda" if gpus else "cpu"))
+    except RuntimeError:
+        place = torch.device("meta")
+    if together and place.type == "cuda":
+        device = place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    if place.type not in ("cpu", "cuda") or (place.type == "cuda" and (place.index or 0) >= gpus):
+        raise ValueError(f"device must be cpu, cuda or cuda:N, of {gpus} GPUs here, got {str(device)!r}")
+    if place == torch.device("cuda"):
+        place = torch.device("cuda", torch.cuda.current_device())
+    if together and place.type == "cuda":
         torch.cuda.set_device(place)
-    if not dist.is_initialized():
+    if together and not dist.is_initialized():
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     return place
 
 
-def device_of(wanted: str | torch.device | None) -> torch.device:
-    """The device named, or CUDA where there is one; raises ValueError for one that is not here."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    try:
-        device = torch.device(wanted or ("cuda" if gpus else "cpu"))
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= gpus):
-        raise ValueError(f"device must be cpu, cuda or cuda:N, of {gpus} GPUs here, got {str(wanted)!r}")
-    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
-
-
 def wait_for_all() -> None:
-    """Wait for the other processes."""
+    """Wait until all processes have come here, as after a file that the first one writes for the others."""
     if world() > 1:
         dist.barrier()
 
@@ -142,9 +152,12 @@ def lost_another(error: RuntimeError) -> bool:
 
 
 def leave(*, together: bool = True) -> None:
-    """Take this process out of the group at the end of a run: ``together`` when all have come to it, else alone."""
+    """Take this process out of the group at the end of a run: ``together`` when all have come to it, else alone.
+
+    Together, they wait for each other: who is through with an exchange and gone takes it from those that still wait in it.
+    """
     if dist.is_available() and dist.is_initialized():
-        if together:  # who is through with an exchange and gone takes it from those that have not woken from it yet
+        if together:
             with contextlib.suppress(RuntimeError):
                 dist.barrier()
         dist.destroy_process_group()

@@ -35,6 +35,8 @@ REAL: dict[str, dict[str, float]] = {
 """Settings that are real numbers, and the bounds of each."""
 FREE = ("seed", "evaluate", "probes", "capture")
 """Settings that the hash leaves out: the seed is named beside it, and the others don't touch the weights."""
+WITHIN = ("networks", "loss_kwargs", "own")
+"""Settings that have parts; a command line sets these parts alone."""
 REPLACED = ("dataset", "split", "subset", "pipeline")
 """Settings that a run with its caller's own images has no use for."""
 
@@ -143,7 +145,10 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the settings as JSON has them, without those that your own images replace."""
+        """Return the settings as JSON has them: tuples as lists, ``networks`` as an object.
+
+        A run with your own images leaves out :data:`REPLACED`, which it has no use for.
+        """
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return {name: value for name, value in content.items() if not (self.own and name in REPLACED)}
 
@@ -160,13 +165,21 @@ class Settings:
 
 
 def stored_settings(text: str) -> Settings:
-    """The settings that a checkpoint, a result or a record holds as JSON."""
+    """The settings that a checkpoint, a result or a record holds as JSON, checked like any others.
+
+    >>> stored_settings('{"lr": 0.1, "networks": {"width": 8}}').networks.width
+    8
+    """
     values = json.loads(text)
     return Settings(**{**values, "networks": Networks(**values["networks"])})
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """``epochs 4, now 6; lr 0.1, now 0.2``: where two runs' settings, as :meth:`Settings.as_json` has them, differ."""
+    """Where two runs' settings, as :meth:`Settings.as_json` has them, differ; but for what a run may change as it goes on.
+
+    >>> differences({"epochs": 4, "networks": {"width": 8}}, {"epochs": 6, "networks": {"width": 16}})
+    'epochs 4, now 6; networks.width 8, now 16'
+    """
     found = []
     for name in theirs.keys() | ours.keys():
         was, now = theirs.get(name), ours.get(name)
@@ -175,15 +188,6 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
         elif was != now and name not in ("evaluate", "probes", "capture"):
             found.append(f"{name} {was}, now {now}")
     return "; ".join(sorted(found))
-
-
-# --- settings by name and word, as a command line has them -------------------------------------------------------------
-
-
-def known_keys(objective: object = None) -> list[str]:
-    """What a command line can set, in a run with that objective if it has one."""
-    top = [f.name for f in fields(Settings) if f.name not in ("networks", "loss_kwargs", "own")]
-    return [*top, *arguments(objective), *(f"networks.{f.name}" for f in fields(Networks))]
 
 
 def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Record:
@@ -196,14 +200,16 @@ def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Re
     """
     usual = {f.name: getattr(type(value)(), f.name) for f in fields(value)}
     changes = dict(changes)
-    objective = changes.get("objective", getattr(value, "objective", None))
+    objective: object = changes.get("objective", getattr(value, "objective", None))
     if isinstance(value, Settings):
         given = {name: changes.pop(name) for name in list(changes) if name in ARGUMENTS}
         kept = {name: part for name, part in value.loss_kwargs.items() if name in arguments(objective)}
         changes["loss_kwargs"] = {**changes.get("loss_kwargs", kept), **given}
     for name, new in changes.items():
         if name not in usual:
-            near = nearest(room + name, known := known_keys(objective))
+            known = [*(f.name for f in fields(Settings) if f.name not in WITHIN), *arguments(objective)]
+            known += [f"networks.{f.name}" for f in fields(Networks)]
+            near = nearest(room + name, known)
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
             raise ValueError(f"there is no setting {room}{name}; {hint}")
         if usual[name] == () and not isinstance(new, tuple | list) and not hasattr(new, "__len__"):

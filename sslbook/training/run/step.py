@@ -1,9 +1,17 @@
-"""A step: views, networks, objective and gradients, in which precision and layout, and captured or compiled; then the optimiser."""
+r"""What a run computes, as functions of its seed and of the step: images and views, loss and gradients, and the optimiser's rates.
+
+Nothing here remembers anything but an optimiser's averages, and every generator is made afresh from the run's seed, a purpose
+and a number.  So a run that goes on after a crash sees what it would have seen, and how many processes share a batch changes
+nothing.  In this order: the images, their order and the draws of their views; a :class:`Step`, in which precision and layout, and
+captured or compiled; learning rates and optimisers.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -12,19 +20,116 @@ from torch import Tensor, nn
 from sslbook._ambient import default_device_of
 from sslbook._machine import has_bfloat16
 from sslbook._random import to_device
+from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Outputs, Siamese, build
-from sslbook.training.augment import PIPELINES, Pipeline, apply, plain
-from sslbook.training.objectives import asks_labels, objective, weighed_by
+from sslbook.training.augment import PIPELINES, Pipeline, apply, draws, plain, random_view
+from sslbook.training.objectives import objective, sees
 from sslbook.training.run import distributed
 from sslbook.training.run.settings import Settings
 
+SUBSET_SEED = 0
+"""Which images a subset holds, whatever the run's seed."""
 LARGE = 1_000_000
 """Weights from which on bfloat16 was measured to be faster on a processor that has it: a ResNet-18 of width 20."""
 WARM = 3
 """Forward and backward passes before a graph is captured, so that libraries have chosen their kernels."""
 
 
+# --- what a step sees ------------------------------------------------------------------------------------------------
+
+
+def generator(seed: int, purpose: str, number: int) -> torch.Generator:
+    """Random numbers for one purpose in one epoch or step: a function of its three arguments, on every machine.
+
+    The seed is the first 63 bits of the SHA-256 of ``"SEED PURPOSE NUMBER"``, so that neighbouring numbers, and the order of the
+    images and the weights of a new predictor in one epoch, have nothing in common.
+    """
+    digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
+    """Training images, or a subset of them, and test images, as the settings name them.
+
+    With ``download``, processes take turns: the first fetches what is missing, and the others find it there.  Raises
+    FileNotFoundError, which says where they are looked for, if they are missing.
+    """
+    for turn in range(distributed.world() if download else 1):
+        if turn == distributed.rank() or not download:
+            whole = datasets.load_dataset(settings.dataset, settings.split, download=download)
+            tests = datasets.load_dataset(settings.dataset, "test", download=download)
+        if download:
+            distributed.wait_for_all()
+    return whole if settings.subset is None else datasets.subset(whole, settings.subset, SUBSET_SEED), tests
+
+
+def labelled(data: Dataset, name: str = "") -> Dataset:
+    """The images that have a label, by which accuracy is measured; nothing is copied where those come first.
+
+    Raises ValueError, which calls the images ``name`` or by their own name, if none has a label.
+    """
+    there = data.labels >= 0
+    if not (count := int(there.sum())):
+        raise ValueError(f"{name or data.name} must hold labelled images, by which accuracy is measured, and has none")
+    keep: slice | Tensor = slice(count) if bool(there[:count].all()) else there
+    return data.take(keep)
+
+
+def require_fit(settings: Settings, trained: Dataset, tests: Dataset | None) -> None:
+    """Raise ValueError where the run's networks or views can't take the images, before anything is written.
+
+    Classes with other names would be compared by number, a silently wrong accuracy; channels and sizes would fail in a step.
+    """
+    if tests is not None and trained.class_names and tests.class_names not in ((), trained.class_names):
+        names = [", ".join(images.class_names) for images in (trained, tests)]
+        raise ValueError(f"{tests.name} must have the classes of {trained.name}, {names[0]}, got {names[1]}")
+    for images in (trained,) if tests is None else (trained, tests):
+        if images.pixels.shape[1] != settings.networks.channels:
+            wanted = f"images of {settings.networks.channels} channels, as networks.channels says"
+            raise ValueError(f"{images.name} must hold {wanted}, got {images.pixels.shape[1]}")
+        for view in (random_view,) if tests is None else (random_view, plain):
+            view(images.pixels[:1], PIPELINES[settings.pipeline])
+
+
+class Batches:
+    """Which of the ``images`` a step sees, and the draws of their views; this process's part of what all of them share.
+
+    ``per_epoch`` is the number of steps in an epoch.  Where an objective takes weights from two further views, there are four
+    of each image.  Raises ValueError if there is no batch, or one that the processes can't share.
+    """
+
+    def __init__(self, settings: Settings, images: int) -> None:
+        self.settings, self.images = settings, images
+        self.views = 4 if sees(settings.objective, **settings.loss_kwargs) == "further" else 2
+        size, processes, rest = settings.batch, distributed.world(), images % settings.batch
+        if size % processes or images < size:
+            wanted = f"a multiple of the {processes} processes and at most the {images} images there are"
+            raise ValueError(f"batch must be {wanted}, got {size}")
+        if not settings.drop_last and rest and (rest % processes or rest < 2 * processes):
+            raise ValueError(f"drop_last must be true here: {processes} processes can't share a last batch of {rest}")
+        self.per_epoch = images // size + (not settings.drop_last and rest > 0)
+        self._epoch, self._order = -1, torch.arange(images)
+
+    def at(self, step: int) -> tuple[Tensor, ...]:
+        """Numbers of images ``(B,)``, and the draws ``(B, NUMBERS)`` of each of their views, cut from those of the whole batch.
+
+        The order is the images' own, or with ``shuffle`` a permutation by the seed and the epoch; the last one is kept.
+        """
+        epoch, within = divmod(step, self.per_epoch)
+        seed, size = self.settings.seed, self.settings.batch
+        if self.settings.shuffle and epoch != self._epoch:
+            self._epoch = epoch
+            self._order = torch.randperm(self.images, generator=generator(seed, "order", epoch))
+        batch = self._order[within * size : (within + 1) * size]
+        mine = distributed.own_rows(len(batch))
+        return tuple(part[mine] for part in (batch, *(draws(len(batch), seed, step, v) for v in range(self.views))))
+
+
+# --- what it does with them ------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
 class Step:
     """Loss and gradients of a minibatch: ``step(index, one, two)``, with the draws of further views if weights are taken from them.
 
@@ -38,36 +143,35 @@ class Step:
     gives the loss, a scalar on the device that the next call may overwrite.  Nothing is read back.
     """
 
-    def __init__(
-        self,
-        model: Siamese,
-        objective: Callable[[Outputs], Tensor],
-        pipeline: Pipeline,
-        pixels: Tensor,
-        *,
-        batch: int,
-        precision: torch.dtype = torch.float32,
-        capture: str = "none",
-        clean: bool = False,
-        labels: Tensor | None = None,
-    ) -> None:
-        self.model, self.objective, self.pipeline = model, objective, pipeline
-        self.pixels, self.precision, self.capture, self.clean = pixels, precision, capture, clean
-        self.batch, self.labels = batch, labels
-        self._loss = torch.compile(self.loss) if capture in ("compile", "both") else self.loss
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: tuple[Tensor, ...]
-        self._result: Tensor
+    model: Siamese
+    objective: Callable[[Outputs], Tensor]
+    pipeline: Pipeline
+    pixels: Tensor
+    _: KW_ONLY
+    batch: int
+    precision: torch.dtype = torch.float32
+    capture: str = "none"
+    clean: bool = False
+    labels: Tensor | None = None
+    _graph: torch.cuda.CUDAGraph | None = field(default=None, init=False)
+    _inputs: tuple[Tensor, ...] = field(init=False)
+    _result: Tensor = field(init=False)
+    _gradients: list[tuple[nn.Parameter, Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._loss = torch.compile(self.loss) if self.capture in ("compile", "both") else self.loss
 
     def loss(self, index: Tensor, *draws: Tensor) -> Tensor:
-        """The objective of the views of the images ``index`` that ``draws`` say, and of all processes' such images."""
+        """The objective of the views of the images ``index`` that ``draws`` say, and of all processes' such images.
+
+        Views are made outside of autocast, which would round the crops.  A graph must hold the casts of the weights too, so these
+        are not kept from one pass to the next.
+        """
         pixels = self.pixels[index]
-        # outside of autocast, which would round the crops
         views = [apply(pixels, self.pipeline, drawn) for drawn in draws]
         if self.clean:
             views.append(plain(pixels, self.pipeline))
         low = self.precision != torch.float32
-        # A graph must hold the casts of the weights too, so they are not kept from one pass to the next.
         with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):
             outputs: Outputs = self.model(*views)
         if self.labels is not None:
@@ -75,11 +179,14 @@ class Step:
         return self.objective(distributed.gather_outputs(outputs))
 
     def __call__(self, index: Tensor, *draws: Tensor) -> Tensor:
-        """Gradients into the parameters, and the loss."""
+        """Gradients into the parameters, and the loss: operation by operation, or by the graph that the first call captures.
+
+        A last batch that is not full is never the graph's.  What the passes before the capture do to BatchNorm is put back.
+        """
         inputs = tuple(to_device(part, self.pixels.device) for part in (index, *draws))
-        if self.capture not in ("graph", "both") or len(index) != self.batch:  # a last batch that is not full
+        if self.capture not in ("graph", "both") or len(index) != self.batch:
             return self._backward(*inputs)
-        if self._graph is None:  # capture forward and backward; what the passes before it do to BatchNorm is put back
+        if self._graph is None:
             before = [buffer.clone() for buffer in self.model.buffers()]
             self._inputs = tuple(part.clone() for part in inputs)
             side = torch.cuda.Stream()
@@ -104,7 +211,7 @@ class Step:
         return self._result
 
     def _backward(self, *inputs: Tensor) -> Tensor:
-        """A step as PyTorch runs it, operation by operation."""
+        """A step as PyTorch runs it: new gradients in the parameters, and the loss without its graph."""
         for parameter in self.model.parameters():
             parameter.grad = None
         with default_device_of(self.pixels):
@@ -127,7 +234,8 @@ def make_step(
     book's small networks stay in float32, so that their numbers are the same on every processor.
     Raises ValueError where labels are asked for and missing, and for a ``capture`` that this device can't do.
     """
-    labels = data.labels if asks_labels(settings.objective) else None
+    seen = sees(settings.objective, **settings.loss_kwargs)
+    labels = data.labels if seen == "labels" else None
     if labels is not None and (missing := int((labels < 0).sum())):
         without = f"{missing} of the {len(labels)} of {data.name} have none"
         raise ValueError(f"objective {settings.objective} asks for the class of each image, and {without}")
@@ -140,7 +248,6 @@ def make_step(
     width = settings.networks.width if backbone is None else 1  # of whose layers nothing is known
     model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
     distributed.share_batchnorm(model)
-    weights = weighed_by(settings.objective, **settings.loss_kwargs)
     many = sum(part.numel() for part in model.encoder.parameters()) >= LARGE
     low = settings.precision == "auto" and (device.type == "cuda" or (many and has_bfloat16()))
     return Step(
@@ -151,7 +258,7 @@ def make_step(
         batch=settings.batch // distributed.world(),
         precision=torch.bfloat16 if low or settings.precision == "bfloat16" else torch.float32,
         capture=capture,
-        clean=weights == "clean",
+        clean=seen == "clean",
         labels=None if labels is None else labels.to(device),
     )
 
@@ -192,21 +299,25 @@ def learning_rate(settings: Settings, step: int, per_epoch: int) -> float:
     if settings.schedule == "constant":
         return settings.lr
     if settings.schedule == "released":
-        return settings.lr * _falling(max(0, step // per_epoch - STEADY), per_epoch)
-    warm, total = settings.warmup * per_epoch, settings.epochs * per_epoch
-    return settings.lr * ((step + 1) / warm if step < warm else _falling(step - warm, total - warm))
+        done, half = max(0, step // per_epoch - STEADY), per_epoch
+    else:
+        warm, total = settings.warmup * per_epoch, settings.epochs * per_epoch
+        if step < warm:
+            return settings.lr * ((step + 1) / warm)
+        done, half = step - warm, total - warm
+    return settings.lr * (0.5 * (1 + math.cos(math.pi * done / half)))
 
 
 def target_average(settings: Settings, step: int, per_epoch: int) -> float:
-    r"""The target's :math:`\gamma_\text{ema}` in a step: steady, or :math:`e - (e - s)\frac12(1 + \cos\pi k/K)` from s to e."""
+    r"""The :math:`\gamma_\text{ema}` by which the target is averaged after step k, from 0 on, of the run's K.
+
+    Without ``ema_end`` it is ``ema``; else it goes from :math:`s` = ``ema`` to :math:`e` = ``ema_end`` along half a wave,
+    :math:`e - (e - s)\frac12(1 + \cos\pi k/K)`, as in BYOL (Grill et al. 2020, Section 3.3).
+    """
     if settings.ema_end is None:
         return settings.ema
-    return settings.ema_end - (settings.ema_end - settings.ema) * _falling(step, settings.epochs * per_epoch)
-
-
-def _falling(done: int, total: int) -> float:
-    """Half a wave of the cosine, from 1 to 0."""
-    return 0.5 * (1 + math.cos(math.pi * done / total))
+    wave = 0.5 * (1 + math.cos(math.pi * step / (settings.epochs * per_epoch)))
+    return settings.ema_end - (settings.ema_end - settings.ema) * wave
 
 
 def make_optimizer(
@@ -222,13 +333,13 @@ def make_optimizer(
         quick = set(predictor.parameters())
         groups = [{"params": [w for w in params if (w in quick) == inside]} for inside in (False, True)]
         groups[1][FACTOR] = settings.predictor_lr
-    lr, decay = settings.lr, settings.weight_decay
+    lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
     fused = all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)
     if settings.optimizer == "adam":
         return torch.optim.Adam(groups, lr, betas=settings.betas, weight_decay=decay, fused=fused)
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr, settings.momentum, weight_decay=decay, fused=fused)
-    return LARS(groups, lr, settings.momentum, decay)
+        return torch.optim.SGD(groups, lr, momentum, weight_decay=decay, fused=fused)
+    return LARS(groups, {"lr": lr, "momentum": momentum, "weight_decay": decay, "trust": 1e-3})
 
 
 class LARS(torch.optim.Optimizer):
@@ -242,13 +353,9 @@ class LARS(torch.optim.Optimizer):
         v \leftarrow m v + \gamma\lambda\,(g + \beta w), \qquad w \leftarrow w - v .
 
     Tensors with at most one axis (biases, BatchNorm's scales) have :math:`\lambda = 1` and no decay, as SimCLR has it; so has, but
-    for the decay, a tensor where :math:`\|w\|` or :math:`\|g\|` is 0.  trust: :math:`\eta`.
+    for the decay, a tensor where :math:`\|w\|` or :math:`\|g\|` is 0.  Its settings, of all groups or of one, are ``lr``,
+    ``momentum``, ``weight_decay`` and ``trust``, :math:`\eta`.
     """
-
-    def __init__(
-        self, params: Iterable[Any], lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 1e-3
-    ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

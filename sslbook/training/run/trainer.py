@@ -13,7 +13,7 @@ import csv
 import io
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +33,19 @@ from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import COLUMNS, Row, State
 from sslbook.training.run.checkpoints import Diverged as Diverged
-from sslbook.training.run.data import generator, labelled, load_data, make_batches, require_fit
 from sslbook.training.run.settings import Refused, Settings
-from sslbook.training.run.step import FACTOR, learning_rate, make_optimizer, make_step, target_average
+from sslbook.training.run.step import (
+    FACTOR,
+    Batches,
+    generator,
+    labelled,
+    learning_rate,
+    load_data,
+    make_optimizer,
+    make_step,
+    require_fit,
+    target_average,
+)
 
 try:
     from tqdm import tqdm
@@ -50,8 +60,32 @@ LONG_SECONDS = 600.0
 """Most time between two checkpoints, within an epoch too."""
 
 
+class History:
+    """What a run leaves behind epoch by epoch, in ``rows``: drawn, and in short."""
+
+    rows: list[Row]
+
+    def plot(self) -> Figure:
+        """Plot the loss of each epoch, and the accuracy of nearest neighbours where it was measured."""
+        names = {"loss": "loss", "knn": "accuracy by nearest neighbours"}
+        there = {name: [row for row in self.rows if row.get(name) is not None] for name in names}
+        shown = [name for name in names if there[name]] or ["loss"]
+        drawn = figure(figsize=(4.5 * len(shown), 3))
+        for axes, name in zip(drawn.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            axes.plot([row["epoch"] for row in there[name]], [row[name] for row in there[name]], ".-")
+            axes.set(xlabel="epoch", ylabel=names[name])
+        return drawn
+
+    def in_short(self) -> str:
+        """The last row's numbers, for one line of a notebook: ``20 epochs, loss 0.8120, k-NN 61.20 %``."""
+        if not self.rows:
+            return "no epoch"
+        last = {name: self.rows[-1].get(name) for name in ("loss", "knn")}
+        return ", ".join([f"{self.rows[-1]['epoch']} epochs", *line(last).split("  ")]).removesuffix(", ")
+
+
 @dataclass(frozen=True)
-class Result:
+class Result(History):
     """The result of a run tells whether the run has finished, and holds a row for each epoch and the model.
 
     The columns of a row are listed in :data:`sslbook.training.run.checkpoints.COLUMNS`.
@@ -66,11 +100,7 @@ class Result:
 
     def __repr__(self) -> str:
         end = "finished" if self.finished else f"stopped at step {self.step}"
-        return f"Result({self.folder.name}, {end}, {in_short(self.rows)})"
-
-    def plot(self) -> Figure:
-        """Plot the loss of each epoch, and the accuracy of nearest neighbours where it was measured."""
-        return plot_rows(self.rows)
+        return f"Result({self.folder.name}, {end}, {self.in_short()})"
 
 
 @anywhere
@@ -131,7 +161,7 @@ def train(
             images, tests = data or load_data(settings, download=download)
             if backbone is None:
                 require_fit(settings, images, tests)
-            batches = make_batches(settings, len(images))
+            batches = Batches(settings, len(images))
             evaluated = None if tests is None else (labelled(images), tests)
             every, probes = settings.evaluate, {settings.epochs, *settings.probes}
             if every is None and evaluated is not None:
@@ -284,11 +314,11 @@ def train(
         return Result(settings, folder, state.step, state.step == last, list(state.rows), model)
 
 
-# --- rows in words and pictures --------------------------------------------------------------------------------------
-
-
 def _say(text: str) -> bool:
-    """A line on standard error, above the bar; False once nobody reads there, as after a closed terminal, or ``| head``."""
+    """Print a line on standard error, above the bar if there is one.
+
+    False once nobody reads there, as after a closed terminal, or ``| head``: the run then stops as by a signal.
+    """
     try:
         (print if tqdm is None else tqdm.write)(text, file=sys.stderr)
         sys.stderr.flush()
@@ -298,7 +328,11 @@ def _say(text: str) -> bool:
 
 
 def line(row: Row) -> str:
-    """A row as a line to read: ``epoch 3  loss 4.512  k-NN 38.1 %  rank 12.3  1,204 images/s``."""
+    """What is there of a row, as a line to read.
+
+    >>> line({"epoch": 3, "loss": 4.5123, "knn": 0.381, "linear": None, "images_per_second": 1204.0})
+    'epoch 3  loss 4.5123  k-NN 38.10 %  1,204 images/s'
+    """
     forms = {
         "epoch": "epoch {}",
         "loss": "loss {:.4f}",
@@ -309,23 +343,3 @@ def line(row: Row) -> str:
     }
     said = (form.format(row[name]) for name, form in forms.items() if row.get(name) is not None)
     return "  ".join(said).replace("%", " %")
-
-
-def in_short(rows: Sequence[Row]) -> str:
-    """Rows in short: ``20 epochs, loss 0.812, k-NN 61.2 %``."""
-    if not rows:
-        return "no epoch"
-    said = line({name: rows[-1].get(name) for name in ("loss", "knn")}).replace("  ", ", ")
-    return f"{rows[-1]['epoch']} epochs{', ' * bool(said)}{said}"
-
-
-def plot_rows(rows: Sequence[Row]) -> Figure:
-    """The loss by epoch, and beside it accuracy by nearest neighbours where it was measured."""
-    names = {"loss": "loss", "knn": "accuracy by nearest neighbours"}
-    there = {name: [row for row in rows if row.get(name) is not None] for name in names}
-    shown = [name for name in names if there[name]] or ["loss"]
-    drawn = figure(figsize=(4.5 * len(shown), 3))
-    for axes, name in zip(drawn.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        axes.plot([row["epoch"] for row in there[name]], [row[name] for row in there[name]], ".-")
-        axes.set(xlabel="epoch", ylabel=names[name])
-    return drawn

@@ -21,7 +21,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from sslbook.images import datasets
-from sslbook.images.datasets import Dataset, data_folder, load_dataset
+from sslbook.images.datasets import Dataset, data_folder, load_dataset, shifts
 from sslchapters import enumerated
 
 
@@ -205,3 +205,11 @@ def test_what_can_not_be_fetched_or_is_altered_is_told_and_leaves_nothing(server
             load_dataset("stl10", "train", download=True, folder=here)
         assert not [path for path in here.rglob("*") if path.is_file()]
         archive.unlink(missing_ok=True)
+
+
+def test_an_image_is_shifted_by_less_than_its_side() -> None:
+    moved = shifts(torch.arange(6.0).view(1, 1, 2, 3), 1)
+    assert moved.shape == (1, 9, 1, 2, 3)
+    assert moved[0, :3, 0].tolist() == [[[0, 1, 2], [3, 4, 5]], [[4, 5, 0], [0, 0, 0]], [[3, 4, 5], [0, 0, 0]]]
+    with pytest.raises(ValueError, match="radius must be at least 0 and at most 1, got 2"):
+        shifts(torch.ones(1, 1, 2, 3), 2)

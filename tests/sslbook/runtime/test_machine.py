@@ -102,9 +102,10 @@ def test_workers_and_children_end_with_who_started_them(text: str, tmp_path: Pat
     assert not any(map(alive, pids))
 
 
-def test_a_processor_says_whether_it_has_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_says_whether_it_has_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for flags, has in (("fma avx512_bf16 amx", True), ("amx_bf16", True), ("avx512_bf16x bf16", False), ("", False)):
-        monkeypatch.setattr(_machine, "_cpuinfo", lambda flags=flags: f"flags\t: {flags}\n")
+        (tmp_path / "cpuinfo").write_text(f"flags\t: {flags}\n")
+        monkeypatch.setattr(_machine, "CPUINFO", tmp_path / "cpuinfo")
         assert _machine.has_bfloat16() is has
 
 

@@ -91,7 +91,7 @@ def test_the_content_reaches_the_disk_before_the_name_and_the_name_before_the_en
 ) -> None:
     target, synced = tmp_path / "b.txt", []
     monkeypatch.setattr(_files, "sync", lambda path: synced.append((path.name.endswith(PART), target.exists())))
-    _files.write_bytes(target, b"new")
+    write_text(target, "new")
     assert synced == [(True, False), (False, True)]
 
 

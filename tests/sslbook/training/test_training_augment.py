@@ -73,10 +73,10 @@ def test_boxes_lie_in_the_image_even_at_the_ends_of_the_numbers() -> None:
 
 def test_orders_are_uniform_and_factors_lie_in_their_ranges() -> None:
     numbers = draws(24_000, 0, 0, 0)[:, augment.JITTER]
-    counts = augment.order_of(numbers).bincount(minlength=24)
+    order, factors = augment.order_and_factors(numbers, (0.4, 1.5, 0.4, 0.1), 0.8)
+    counts = order.bincount(minlength=24)
     assert stats.chisquare(counts.numpy()).pvalue > RARE
     assert stats.chisquare((counts * torch.linspace(0.9, 1.1, 24)).numpy()).pvalue < RARE
-    factors = augment.factors_of(numbers, (0.4, 1.5, 0.4, 0.1), 0.8)
     idle = (factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(1)
     assert stats.binomtest(int(idle.sum()), 24_000, 0.2).pvalue > RARE
     for column, low, high in zip(factors[~idle].T, (0.6, 0.0, 0.6, -0.1), (1.4, 2.5, 1.4, 0.1), strict=True):
@@ -118,8 +118,9 @@ def test_rows_do_not_depend_on_the_batch() -> None:
 def test_the_sorted_way_is_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """To a thousandth of a level of 256, in deviations; a row at the wrong place is off by one or more."""
     pixels, numbers = noise(300), draws(300, 0, 0, 0)
-    plan = augment._plan(numbers, CIFAR, 32, 32)
-    straight = augment._view(pixels, CIFAR, plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)  # on a GPU, and in a compiled step
+        straight = apply(pixels, CIFAR, numbers)
     for chunk in (7, 128, 1000):
         monkeypatch.setattr(augment, "CHUNK", chunk)
         torch.testing.assert_close(apply(pixels, CIFAR, numbers), straight, atol=2e-5, rtol=0)

@@ -12,7 +12,7 @@ import torch
 from training_cases import TINY
 
 from sslbook.training.presets.papers import run_of
-from sslbook.training.run import checkpoints, trainer
+from sslbook.training.run import checkpoints
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import learning_rate, target_average
 from sslbook.training.run.trainer import train
@@ -68,10 +68,10 @@ def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
     assert loaded is not None
     assert loaded["step"] == 100
     assert torch.equal(loaded["model"]["weights"], content(100)["model"]["weights"])
-    assert checkpoints.newest_step(tmp_path) == 100
+    assert list(checkpoints.kept(tmp_path)) == [10, 100]
     checkpoints.clear(tmp_path)
     assert checkpoints.latest(tmp_path, pytest.fail) is None
-    assert checkpoints.newest_step(tmp_path) is None
+    assert checkpoints.kept(tmp_path) == {}
 
 
 def test_what_is_in_a_checkpoints_place_is_passed_over_by_name(tmp_path: Path) -> None:
@@ -162,9 +162,3 @@ def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:
     shown = accumulator.EventAccumulator(str(tmp_path / "curves")).Reload()
     assert [point.step for point in shown.Scalars("loss")] == [2, 4]
     assert [point.step for point in shown.Scalars("linear")] == [4]
-
-
-def test_rows_read_as_a_line() -> None:
-    row = {"epoch": 3, "step": 9, "loss": 4.5, "knn": 0.381, "images_per_second": 1204.0, "linear": None}
-    assert trainer.line(row) == "epoch 3  loss 4.5000  k-NN 38.10 %  1,204 images/s"
-    assert trainer.in_short([row]) == "3 epochs, loss 4.5000, k-NN 38.10 %"

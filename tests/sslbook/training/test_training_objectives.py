@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.siamese import Outputs
-from sslbook.training.objectives import OBJECTIVES, arguments, objective, weighed_by
+from sslbook.training.objectives import OBJECTIVES, arguments, objective, sees
 
 N, D = 9, 6
 LABELS = torch.arange(N) % 4
@@ -173,9 +173,8 @@ def test_a_large_batch_takes_no_cube_of_memory() -> None:
 
 
 def test_weights_of_other_images_need_their_embeddings() -> None:
-    assert weighed_by("exact", weights="clean") == "clean"
-    assert weighed_by("exact", weights="further") == "further"
-    assert weighed_by("exact") == weighed_by("info_nce") == "augmented"
+    assert [sees("exact", weights=weights) for weights in ("clean", "further", "augmented")] == ["clean", "further", ""]
+    assert [sees(name) for name in ("exact", "info_nce", "supervised_contrastive")] == ["", "", "labels"]
     for weights in ("clean", "further"):
         with pytest.raises(ValueError, match=f"that exact's {weights} weights are taken from"):
             objective("exact", weights=weights)(embeddings()._replace(w2=None))

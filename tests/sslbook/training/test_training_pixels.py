@@ -71,7 +71,7 @@ def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
 
 @pytest.mark.parametrize("kind", range(4))
 def test_each_jitter(pixels: Tensor, numbers: Tensor, kind: int) -> None:
-    factor = augment.factors_of(numbers[:, augment.JITTER], (0.8, 0.8, 0.8, 0.2), 1.1)[:, kind]
+    factor = augment.order_and_factors(numbers[:, augment.JITTER], (0.8, 0.8, 0.8, 0.2), 1.1)[1][:, kind]
     name = ("brightness", "contrast", "saturation", "hue")[kind]
     expected = levels([pillow_jitter(image, kind, float(f)) for image, f in zip(pictures(pixels), factor)])
     error = (one_jitter(pixels, kind, factor) - expected).abs()
@@ -85,7 +85,9 @@ def one_jitter(pixels: Tensor, kind: int, factor: Tensor) -> Tensor:
     if kind == augment.HUE:
         return augment.turn_hue_(pixels.float(), factor)
     of_grey, of_mean = ((1 - factor) * float(kind == which) for which in (augment.SATURATION, augment.CONTRAST))
-    return augment.blend_(pixels.float(), torch.stack([factor, of_grey, of_mean], 1))
+    blends = torch.tensor([1.0, 0.0, 0.0]).repeat(len(pixels), 6, 1)
+    blends[:, 4] = torch.stack([factor, of_grey, of_mean], 1)
+    return augment.jitter_(pixels.float(), blends, torch.zeros(len(pixels)), torch.zeros(len(pixels)))
 
 
 def one_after_another(image: Tensor, order: tuple[int, ...], factors: list[float]) -> np.ndarray:
@@ -108,10 +110,11 @@ def test_every_order_of_the_jitter_is_kept(pixels: Tensor) -> None:
     numbers = augment.draws(len(some), 9, 0, 0)[:, augment.JITTER].clone()
     numbers[:, 0] = 0  # all of them are jittered
     numbers[:, 1] = (torch.arange(len(some)) // 2 + 0.5) / 24
-    assert augment.order_of(numbers).bincount().tolist() == [2] * 24
     strengths = (0.8, 0.8, 0.8, 0.5)
+    places, drawn = augment.order_and_factors(numbers, strengths, 0.8)
+    assert places.bincount().tolist() == [2] * 24
     found = augment.jitter_(some.float(), *augment.jitter_of(numbers, strengths, 0.8)).double().numpy()
-    factors = augment.factors_of(numbers, strengths, 0.8).tolist()
+    factors = drawn.tolist()
     moved = {"first": 0.0, "last": 0.0}
     for image, order, by, seen in zip(some, np.repeat(augment.ORDERS, 2, axis=0).tolist(), factors, found, strict=True):
         assert np.abs(seen - one_after_another(image, order, by)).max() < 1e-2, order  # float32, levels to 255

@@ -26,8 +26,8 @@ from sslbook.training.augment import apply, draws
 from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, distributed, trainer
 from sslbook.training.run import step as steps
-from sslbook.training.run.data import Batches, load_data, make_batches
 from sslbook.training.run.settings import Refused, Settings
+from sslbook.training.run.step import Batches, load_data
 from sslbook.training.run.trainer import Diverged, train
 
 TINY = (*training_cases.TINY, "evaluate=2")
@@ -62,7 +62,8 @@ def test_a_run_is_its_loop_written_out(tmp_path: Path, data: tuple) -> None:
     losses = []
     for step in range(4):
         falling = 0.5 * (1 + math.cos(math.pi * step / 4))
-        batch = Batches(128, 64, asked.seed, shuffle=True).order(step // 2)[step % 2 * 64 :][:64]
+        order = torch.randperm(128, generator=steps.generator(asked.seed, "order", step // 2))
+        batch = order[step % 2 * 64 :][:64]
         views = [apply(data[0].pixels[batch], pipeline, draws(64, asked.seed, step, view)) for view in (0, 1)]
         out = model(*views)
         cosines = [F.cosine_similarity(p, t.detach()) for p, t in ((out.p1, out.t2), (out.p2, out.t1))]
@@ -118,7 +119,7 @@ def test_a_run_stopped_and_resumed_is_the_one_left_alone(
     """In the middle of an epoch and at its end; its rows, log and result are the same too."""
     asked = settings(*changes, preset=preset)
     whole = go(asked, tmp_path / "whole", data)
-    per_epoch = make_batches(asked, 128).per_epoch
+    per_epoch = Batches(asked, 128).per_epoch
     for stop in (1, per_epoch, per_epoch + 1):
         part = go(asked, tmp_path / "parts", data, stop_after=stop)
         assert (part.step, part.finished) == (stop, False)
@@ -151,7 +152,7 @@ train(asked, Path(sys.argv[1]), device="cpu", quiet=True, save_every=2, on_step=
 def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path, data: tuple) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "parts"), *TINY])
     assert done.returncode == -signal.SIGKILL
-    assert checkpoints.newest_step(tmp_path / "parts") == 2
+    assert max(checkpoints.kept(tmp_path / "parts")) == 2
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     assert same_weights(go(settings(), tmp_path / "whole", data), go(settings(), tmp_path / "parts", data))
@@ -259,9 +260,9 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tu
     for tries in (1, 2):
         with pytest.raises(compute.Stopped, match="stopped; the same command goes on") as stopped:
             go(settings(), tmp_path / "parts", data, on_step=lambda step: os.kill(os.getpid(), number))
-        assert compute.status(stopped.value) == 128 + number
+        assert stopped.value.number == number
         assert signal.getsignal(number) is usual
-        assert checkpoints.newest_step(tmp_path / "parts") == 2 * tries  # heard after a step, obeyed after the next
+        assert max(checkpoints.kept(tmp_path / "parts")) == 2 * tries  # heard after a step, obeyed after the next
     assert same_weights(whole, go(settings(), tmp_path / "parts", data))
 
 
@@ -277,14 +278,19 @@ def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
         with pytest.raises(BrokenPipeError):
             gone.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)
-    assert compute.status(stopped.value) == 141
-    assert checkpoints.newest_step(tmp_path) is not None
+    assert stopped.value.number == compute.BROKEN_PIPE
+    assert checkpoints.kept(tmp_path)
 
 
 def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
     seen = []
-    go(settings(epochs=1), tmp_path, data, on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)))
+    go(
+        settings(epochs=1),
+        tmp_path,
+        data,
+        on_step=lambda step: seen.append(max(checkpoints.kept(tmp_path), default=None)),
+    )
     assert seen == [1, 2]
 
 
@@ -346,7 +352,7 @@ def test_a_graph_is_of_a_whole_batch(data: tuple) -> None:
     """A last batch that is not full has a step of its own."""
     asked = settings("batch=48", "drop_last=false")
     step = steps.make_step(asked, data[0], torch.device("cpu"))
-    part, whole = (make_batches(asked, 128).at(number) for number in (2, 0))
+    part, whole = (Batches(asked, 128).at(number) for number in (2, 0))
     step.capture, step._gradients, step._result = "graph", [], torch.tensor(1.5)
     step._inputs = tuple(part.clone() for part in whole)
     step._graph = type("Graph", (), {"replay": lambda self: None})()
@@ -372,33 +378,38 @@ def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: 
 
 
 def test_views_and_orders_are_functions_of_the_step() -> None:
-    batches, other = (Batches(100, 8, seed=seed, shuffle=True) for seed in (0, 1))
-    assert not torch.equal(batches.order(3), batches.order(4))
-    assert not torch.equal(batches.order(3), other.order(3))
-    assert sorted(batches.order(3).tolist()) == list(range(100))
+    asked = replace(settings(), batch=8, shuffle=True)
+    batches, other = (Batches(replace(asked, seed=seed), 100) for seed in (0, 1))
+    epochs = [torch.cat([batches.at(12 * epoch + step)[0] for step in range(12)]) for epoch in (3, 4, 3)]
+    assert torch.equal(epochs[0], epochs[2])
+    assert not torch.equal(epochs[0], epochs[1])
+    assert not torch.equal(epochs[0][:8], other.at(36)[0])
+    assert len(set(epochs[0].tolist())) == 96
+    assert set(epochs[0].tolist()) < set(range(100))
     index, one, two = batches.at(5)
-    assert torch.equal(index, batches.order(0)[40:48])
     assert all(map(torch.equal, batches.at(5), (index, one, two)))
     for another in (two, batches.at(6)[1], other.at(5)[1]):
         assert not torch.equal(one, another)
-    still = Batches(100, 8, seed=0, drop_last=False, views=4)
+    further = {"objective": "exact", "loss_kwargs": {"weights": "further"}}
+    still = Batches(replace(asked, shuffle=False, drop_last=False, **further), 100)
     assert (batches.per_epoch, still.per_epoch) == (12, 13)
     assert [len(part) for part in still.at(12)] == [4] * 5
     assert still.at(13)[0].tolist() == list(range(8))
 
 
 def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts = Batches(128, 8, seed=0).at(5), []
+    asked = replace(settings(), batch=8)
+    whole, parts = Batches(asked, 128).at(5), []
     monkeypatch.setattr(distributed, "world", lambda: 2)
     for rank in (0, 1):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
-        parts.append(Batches(128, 8, seed=0).at(5))
+        parts.append(Batches(asked, 128).at(5))
     for number, all_rows in enumerate(whole):
         assert torch.equal(torch.cat([part[number] for part in parts]), all_rows)
     with pytest.raises(ValueError, match="batch must be a multiple of the 2 processes"):
-        Batches(128, 63, seed=0)
+        Batches(replace(asked, batch=63), 128)
     with pytest.raises(ValueError, match="2 processes can't share a last batch of 2"):
-        Batches(130, 64, seed=0, drop_last=False)
+        Batches(replace(asked, batch=64, drop_last=False), 130)
 
 
 def test_what_cannot_be_run_gets_a_sentence_before_anything_is_written(tmp_path: Path, data: tuple) -> None:

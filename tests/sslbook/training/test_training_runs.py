@@ -15,7 +15,7 @@ from sslbook import cli
 from sslbook.training.presets import command
 from sslbook.training.presets import papers as runs
 from sslbook.training.presets.papers import presets, run_of
-from sslbook.training.run import checkpoints, data, trainer
+from sslbook.training.run import checkpoints, step, trainer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -154,13 +154,13 @@ def test_processes_take_turns_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the second finds what the first has fetched, or fetches it where it has a folder of its own."""
     told: list[object] = []
     settings = run_of("digits-byol", seed=0, changes=DIGITS).settings
-    load = data.datasets.load_dataset
-    monkeypatch.setattr(data.datasets, "load_dataset", lambda *a, download: told.append(download) or load(*a))
-    monkeypatch.setattr(data.distributed, "world", lambda: 3)
-    monkeypatch.setattr(data.distributed, "rank", lambda: 1)
-    monkeypatch.setattr(data.distributed, "wait_for_all", lambda: told.append("waited"))
-    assert len(data.load_data(settings, download=True)[0]) == 128
+    load = step.datasets.load_dataset
+    monkeypatch.setattr(step.datasets, "load_dataset", lambda *a, download: told.append(download) or load(*a))
+    monkeypatch.setattr(step.distributed, "world", lambda: 3)
+    monkeypatch.setattr(step.distributed, "rank", lambda: 1)
+    monkeypatch.setattr(step.distributed, "wait_for_all", lambda: told.append("waited"))
+    assert len(step.load_data(settings, download=True)[0]) == 128
     assert told == ["waited", True, True, "waited", "waited"]
     told.clear()
-    data.load_data(settings)
+    step.load_data(settings)
     assert told == [False, False]

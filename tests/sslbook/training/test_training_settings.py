@@ -135,7 +135,7 @@ def by_hand(momentum: float, decay: float, trust: float, rate: float, steps: int
 
 def test_lars_follows_its_formula() -> None:
     net = problem()
-    optimizer = LARS(net.parameters(), 0.3, momentum=0.9, weight_decay=0.01, trust=0.02)
+    optimizer = LARS(net.parameters(), {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.01, "trust": 0.02})
     for step in range(5):
         gradients(net, step)
         optimizer.step()
