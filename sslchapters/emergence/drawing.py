@@ -46,7 +46,7 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
     said = "mean of A, mean of B" if weight is None else ""
     ax.annotate(said, (0, -0.45), ha="center", color=PALETTE["blue"])
     if weight is not None:
-        for mean, name, up in zip(means.tolist(), "AB", (0.3, -0.3), strict=True):
+        for mean, name, up in zip(means.tolist(), "AB", (0.24, -0.2), strict=True):
             ax.annotate(
                 f"mean of {name}", (mean[0] - 0.3, mean[1] + up), ha="right", va="center", color=PALETTE["blue"]
             )
