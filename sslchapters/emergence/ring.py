@@ -271,7 +271,7 @@ def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> 
 
 
 def ends_by_strongest(bias: bool, count: int = 20000, seed: int = 0) -> tuple[Fate, ...]:
-    """Like :func:`fates`, but by the pattern of the strongest response at the start; the dead (no pattern) and the stuck (all) last."""
+    """Like :func:`fates`, by the pattern of the strongest response at the start; the dead (no pattern) and the stuck (all) last."""
     start, ends = _simulate(bias, count, STEPS, seed=seed)
     h, passed = responses(start), selected(start)
     dead, moves = ~passed.any(-1), direction(passed, bias).ne(0).any(-1)
