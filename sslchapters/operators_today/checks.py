@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from sslbook.losses import batch
+from sslbook.losses import batch, pairs
 from sslbook.networks.small import mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, relative_gap
 from sslbook.operator.layer import Layer, connection, open_layer, vec
@@ -109,6 +110,79 @@ def growth_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
         growth.append(float(w @ move / (w.norm() * move.norm())))
         negative.append(float(-values[0] / values.abs().max()))
     return {"growth": max(map(abs, growth)), "negative": min(negative)}
+
+
+def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+    r"""The signs of the eigenvalues of a table :math:`C = -2\Gamma`, and of the operators of networks with independent connections.
+
+    trace: of the table over its norm, the largest for losses of distances and for those with a zero diagonal; the smallest for
+    cosines, where it does not vanish.  smaller end: the lesser of the two ends of the spectrum over the larger, least over all
+    losses; pull alone: the same for a loss that only attracts.  count: by how much the operator's numbers of positive and negative
+    eigenvalues differ from ``n_L`` times the table's, at most; table's own, dependent: the least difference from the table's own
+    numbers, and of a layer with fewer weights than the connections have columns.
+    """
+    distances: list[Loss] = [partial(_of_distances, loss=name, **numbers) for name, numbers in _OF_DISTANCES.items()]
+    diagonal_free: list[Loss] = [batch.spectral_contrastive, _find_partner]
+    cosines = [LOSSES[name] for name in LOSSES if name != "spectral_contrastive"]
+    found: dict[str, list[float]] = {}
+    for s in instance_seeds(networks, seed):
+        draw = torch.Generator().manual_seed(s)
+        z = torch.randn(SAMPLES, 2, 4, generator=draw, dtype=torch.float64)
+        for name, losses in (("distances", distances), ("zero diagonal", diagonal_free), ("cosines", cosines)):
+            for loss in losses:
+                table = -2 * gram_weights(loss, z)
+                found.setdefault(f"trace, {name}", []).append(abs(float(table.trace() / table.norm())))
+                found.setdefault("smaller end", []).append(_smaller_end(table))
+        found.setdefault("pull alone", []).append(_smaller_end(-2 * gram_weights(_alignment, z)))
+        for loss in (distances[-1], diagonal_free[0], LOSSES["info_nce"]):
+            for size, key in (((9, 8, 3), "count"), ((2, 3, 3), "dependent")):
+                net = mlp(size, "leaky_relu", seed=s)
+                x = torch.randn(3, 2, size[0], generator=draw, dtype=torch.float64) + 0.5
+                op = covariance_operator(net, "0", x, loss=loss)
+                assert isinstance(op.mixing, PairMixing)
+                ours, own = _inertia(op.dense()), _inertia(op.mixing.matrix)
+                wanted = tuple(size[-1] * number for number in own)
+                found.setdefault(key, []).append(max(abs(a - b) for a, b in zip(ours, wanted, strict=True)))
+                if key == "count":
+                    found.setdefault("table's own", []).append(max(abs(a - b) for a, b in zip(ours, own, strict=True)))
+    most = ("trace, distances", "trace, zero diagonal", "pull alone", "count")
+    return {name: max(each) if name in most else min(each) for name, each in found.items()}
+
+
+_OF_DISTANCES: dict[str, dict[str, Any]] = {
+    "simple": {},
+    "soft_triplet": {"temperature": 0.7},
+    "info_nce": {"temperature": 0.7},
+}
+
+
+def _of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
+    first, second = z.unbind(-2)
+    return pairs.contrastive(first, second, loss, normalize=False, **numbers)
+
+
+def _find_partner(z: Tensor) -> Tensor:
+    """The cross-entropy of inner products with the partner as the target, the loss of the chapter's example."""
+    rows = z.flatten(0, 1)
+    own = torch.eye(len(rows), dtype=torch.bool)
+    return torch.nn.functional.cross_entropy((rows @ rows.T).masked_fill(own, -torch.inf), torch.arange(len(rows)) ^ 1)
+
+
+def _alignment(z: Tensor) -> Tensor:
+    """The mean half squared distance of two views of one sample: a loss that pulls and never pushes."""
+    return 0.5 * (z[:, 0] - z[:, 1]).square().sum(1).mean()
+
+
+def _smaller_end(matrix: Tensor) -> float:
+    values = torch.linalg.eigvalsh(matrix)
+    return float(torch.minimum(-values[0], values[-1]) / values.abs().max())
+
+
+def _inertia(matrix: Tensor) -> tuple[int, int]:
+    """The numbers of positive and of negative eigenvalues; those below 1e-9 of the largest count as zero."""
+    values = torch.linalg.eigvalsh(matrix)
+    least = 1e-9 * float(values.abs().max())
+    return int((values > least).sum()), int((values < -least).sum())
 
 
 @over(instance_seeds, error=gap)

@@ -461,7 +461,7 @@ ANSWERS = {
     ],
     "BatchNorm": ["questions.html#what-does-batchnorm-do"],
     "why does BYOL not collapse": ["questions.html#why-does-byol-not-collapse"],
-    "InfoNCE": ["details_operators_today.html#infonce-and-triplets-a-weighted-covariance"],
+    "InfoNCE": ["operators_today.html#infonce-and-triplets-a-weighted-covariance"],
     "stop-gradient": ["byol.html#stop-gradient"],
     "temperature": ["landscape.html#linear-filters-and-temperature"],
     "Theorem 6": ["hltm.html#what-survives-from-the-root", "errata.html#theorem-6-the-statement-and-its-proof"],

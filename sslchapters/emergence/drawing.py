@@ -1,0 +1,77 @@
+"""Figures of the chapter: responses over time, the exchanged square, the energy over the angle of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from sslchapters import world
+from sslchapters.emergence.ring import PATTERNS
+from sslchapters.plots import PALETTE
+
+STYLES = ("-", "--", ":")
+BIG: dict[str, Any] = {"markersize": 12, "zorder": 5, "markeredgewidth": 2}
+
+
+def responses(ax: Axes, paths: Tensor, hues: Mapping[str, str]) -> None:
+    """Responses ``(times, 3)`` to 01, 10 and 11, each curve named at its end; those that end close together share a label."""
+    for k, pattern in enumerate(PATTERNS[1:]):
+        ax.plot(paths[:, k], STYLES[k], color=hues[pattern])
+    ends = sorted(zip(paths[-1].tolist(), PATTERNS[1:], strict=True))
+    groups = [ends[:1]]
+    for end in ends[1:]:
+        groups[-1].append(end) if end[0] - groups[-1][-1][0] < 0.3 else groups.append([end])
+    for group in groups:
+        names = sorted(pattern for _, pattern in group)
+        color = hues[names[0]] if len(names) == 1 else PALETTE["ink"]
+        place = (len(paths) - 1, min(group[-1][0], 3.9))
+        ax.annotate(", ".join(names), place, (0, 6), textcoords="offset points", ha="right", color=color)
+
+
+def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) -> None:
+    """The square with its partners exchanged, the images' (gated) means, and with a ``weight`` its gate and the step."""
+    flat = points.numpy()
+    gate = None if weight is None else (weight.numpy(), 0.0)
+    world.draw(ax, flat, springs=np.zeros((4, 4)), gate=gate, words=False, names=("", ""))
+    for image, name in zip(flat, "AB", strict=True):
+        for x, y in image:
+            ax.annotate(name, (x, y), (1.3 * x, 1.3 * y), ha="center", va="center")
+    for mean, fill in zip(means.tolist(), (PALETTE["blue"], "white"), strict=True):
+        ax.plot(*mean, "D", markerfacecolor=fill, markeredgecolor=PALETTE["blue"], **BIG)
+    said = "mean of A, mean of B" if weight is None else ""
+    ax.annotate(said, (0, -0.45), ha="center", color=PALETTE["blue"])
+    if weight is not None:
+        for mean, name, up in zip(means.tolist(), "AB", (0.28, 0.0), strict=True):
+            ax.annotate(
+                f"mean of {name}", (mean[0] - 0.35, mean[1] + up), ha="right", va="center", color=PALETTE["blue"]
+            )
+        tip, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
+        step = 1.4 * apart * (apart @ weight.numpy()) / 4
+        for start, end, color in ((0 * tip, tip, "ink"), (tip, tip + step, "green")):
+            arrow = {"arrowstyle": "-|>", "color": PALETTE[color], "linewidth": 2.4, "shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", tuple(end), tuple(start), arrowprops=arrow | {"mutation_scale": 15}, zorder=6)
+        ax.annotate("step", (1.12, 0.62), color=PALETTE["green"])
+        ax.annotate("$w$", (0.8, 0.1), color=PALETTE["ink"])
+    ax.set(xlabel="first pixel", ylabel="second pixel" if weight is None else "")
+
+
+def energy(ax: Axes, degrees: ArrayLike, height: NDArray[np.float64]) -> None:
+    r"""The energy :math:`\gamma^2` over the weights' angle, its ridges, which way it is climbed, and what each quarter does."""
+    ax.plot(degrees, height, color=PALETTE["ink"])
+    for at, name in ((135, "01 alone"), (315, "10 alone")):
+        ax.plot(at, 0.5, "o", color=PALETTE["vermilion"], markersize=9)
+        ax.annotate(name, (at, 0.5), (0, 10), textcoords="offset points", ha="center", color=PALETTE["vermilion"])
+        for side in (-1, 1):
+            start, end = at + 34 * side, at + 16 * side
+            rise = [float(np.interp(x, np.asarray(degrees), height)) for x in (start, end)]
+            arrow = {"arrowstyle": "-|>", "color": PALETTE["blue"], "linewidth": 2.2}
+            ax.annotate("", (end + 6 * side, rise[1]), (start + 6 * side, rise[0]), arrowprops=arrow)
+    for at, word in ((45, "stuck:\n01, 10 and 11"), (225, "dead:\nnothing")):
+        ax.annotate(word, (at, 0.02), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=11)
+    ax.set(xlim=(0, 360), ylim=(-0.02, 0.65), xticks=range(0, 361, 45), yticks=(0, 0.25, 0.5))
+    ax.set(xlabel="angle of the weights", ylabel=r"energy $\gamma^2$")
