@@ -46,16 +46,16 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
     said = "mean of A, mean of B" if weight is None else ""
     ax.annotate(said, (0, -0.45), ha="center", color=PALETTE["blue"])
     if weight is not None:
-        for mean, name, up in zip(means.tolist(), "AB", (0.28, 0.0), strict=True):
+        for mean, name, up in zip(means.tolist(), "AB", (0.24, -0.2), strict=True):
             ax.annotate(
-                f"mean of {name}", (mean[0] - 0.35, mean[1] + up), ha="right", va="center", color=PALETTE["blue"]
+                f"mean of {name}", (mean[0] - 0.3, mean[1] + up), ha="right", va="center", color=PALETTE["blue"]
             )
         tip, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
-        step = 1.4 * apart * (apart @ weight.numpy()) / 4
+        step = apart * (apart @ weight.numpy()) / 4
         for start, end, color in ((0 * tip, tip, "ink"), (tip, tip + step, "green")):
             arrow = {"arrowstyle": "-|>", "color": PALETTE[color], "linewidth": 2.4, "shrinkA": 0, "shrinkB": 0}
             ax.annotate("", tuple(end), tuple(start), arrowprops=arrow | {"mutation_scale": 15}, zorder=6)
-        ax.annotate("step", (1.12, 0.62), color=PALETTE["green"])
+        ax.annotate("step", (1.12, 0.56), color=PALETTE["green"])
         ax.annotate("$w$", (0.8, 0.1), color=PALETTE["ink"])
     ax.set(xlabel="first pixel", ylabel="second pixel" if weight is None else "")
 

@@ -270,6 +270,24 @@ def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> 
     return tuple(found)
 
 
+def ends_by_strongest(bias: bool, count: int = 20000, seed: int = 0) -> tuple[Fate, ...]:
+    """Like :func:`fates`, by the pattern of the strongest response at the start; the dead (no pattern) and the stuck (all) last."""
+    start, ends = _simulate(bias, count, STEPS, seed=seed)
+    h, passed = responses(start), selected(start)
+    dead, moves = ~passed.any(-1), direction(passed, bias).ne(0).any(-1)
+    groups = {frozenset({p}): moves & (h.argmax(-1) == k) for k, p in enumerate(PATTERNS)}
+    groups |= {frozenset(): dead, frozenset(PATTERNS): ~dead & ~moves}
+    return tuple(
+        Fate(
+            names,
+            float(mine.double().mean()),
+            {end: float((ends[mine] == k).double().mean()) for k, end in enumerate(ENDS)},
+        )
+        for names, mine in groups.items()
+        if mine.any()
+    )
+
+
 def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
     r"""Shares of neurons whose end is foretold at the start: by the *sign* of the contrast g(w), by responses.
 
