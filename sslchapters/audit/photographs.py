@@ -1,15 +1,15 @@
 """Photographs with planted gratings whose dose is chosen, and a ResNet that is trained on them: which gratings does it learn?
 
 A view is an augmented photograph of CIFAR-10 and, added *after* the augmentation, gratings: waves over the whole image, of one
-frequency and direction each.  The coordinate in a view is ``SIZE (MEAN + s a + u n)``: ``a`` belongs to the image, ``n`` is
-drawn for each view.  All gratings have the same mean: a convolutional network that averages over the image hardly tells a wave
-from its negative, so that it can learn a *contrast*, but not a number around zero.
+frequency and direction each.  The coordinate in a view is ``SIZE (MEAN + sqrt(a) mu + sqrt(b) nu)``: ``mu`` belongs to the image,
+``nu`` is drawn for each view.  All gratings have the same mean: a convolutional network that averages over the image hardly tells
+a wave from its negative, so that it can learn a *contrast*, but not a number around zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from sslbook.networks.siamese import Siamese, build
 from sslbook.training.augment import NUMBERS, PIPELINES, apply, plain
 from sslbook.training.evaluate import knn_accuracy
 from sslbook.training.objectives import objective
-from sslbook.training.run.data import SUBSET_SEED, Batches, generator
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import FACTOR, layout_of, make_optimizer
+from sslbook.training.run.step import FACTOR, SUBSET_SEED, Batches, generator, layout_of, make_optimizer
 from sslchapters.growth.dose import Response, response
 from sslchapters.intervals import Interval, mean_interval
 from sslchapters.records import kept, parts_folder, rounded
@@ -38,7 +37,7 @@ from sslchapters.training.records import settings_of
 SIZE, MEAN = 0.15, 1.5
 """A grating's coordinate is so large, in units of a pixel's deviation, and has this mean."""
 SHARED, UNSHARED = (0.125, 0.25, 0.5, 1.0), (0.125, 0.354, 1.0)
-DOSES = tuple((s2, u2) for s2 in SHARED for u2 in UNSHARED)
+DOSES = tuple((a, b) for a in SHARED for b in UNSHARED)
 """Variances between images and within views: the twelve gratings have all pairs of them, in an order of each seed."""
 CONTROLS = ((0.5, 0.354), (0.5, 0.354), (0.0, 0.0), (0.0, 0.0))
 """Two gratings whose shared part is a function of the class, and two that are constant."""
@@ -160,7 +159,7 @@ def run(name: str, seed: int, looks: Sequence[int] = LOOKS) -> dict[str, Any]:
     optimizer = make_optimizer(made, model.learning(), model.predictor)
     for group in optimizer.param_groups:
         group["lr"] = made.lr * group.get(FACTOR, 1)
-    batches = Batches(len(data.pixels), made.batch, seed, shuffle=True)
+    batches = Batches(made, len(data.pixels))
 
     def value(index: Tensor, one: Tensor, two: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
@@ -199,7 +198,8 @@ class World:
 
     def batches(self, kind: int, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches of 128 that no training draws; another kind has others."""
-        whole = Batches(len(self.planted.images.pixels), 128, self.planted.seed, shuffle=True)
+        made = replace(settings("InfoNCE, τ = 0.5", self.planted.seed), batch=128)
+        whole = Batches(made, len(self.planted.images.pixels))
         for step in range(kind * 1_000_000, kind * 1_000_000 + count):
             yield self.planted.batch(whole, step)
 

@@ -1,7 +1,7 @@
-r"""The smallest pair of towers with a gate: a 2-2-1 network whose numbers can be followed with a pencil, and its picture.
+r"""The smallest pair of copies with a gate: a 2-2-1 network whose numbers can be followed with a pencil, and its picture.
 
 Weights :math:`W_1 = (1, 0; 1, -1)` and :math:`W_2 = (1, 1)`, inputs :math:`x_1 = (2, 1)` and :math:`x_2 = (1, 2)`.  Only
-:math:`W_1` moves.  The second unit is on in the first tower and off in the second.
+:math:`W_1` moves.  The second unit is on in the first copy and off in the second.
 """
 
 from __future__ import annotations
@@ -60,11 +60,16 @@ def frozen(rate: float) -> float:
     return float(0.5 * ((k[0] - k[1]) @ vec(_stepped(rate))) ** 2)
 
 
+def on(before: Tensor) -> Tensor:
+    """Which units are on; a pre-activation of 0, up to rounding, is off."""
+    return before > 1e-12
+
+
 def draw_step(axes: Sequence[Axes], rate: float, *, colors: Mapping[str, str]) -> None:
-    """Both towers after a step of ``rate``; in the third of ``axes`` the distance for steps up to 0.2, real and frozen."""
+    """Both copies after a step of ``rate``; in the third of ``axes`` the distance for steps up to 0.2, real and frozen."""
     net = stepped(rate)
-    for ax, x, name in zip(axes, inputs(), ("tower 1", "tower 2"), strict=False):
-        _draw_tower(ax, net, x, color=colors["blue"], ink=colors["ink"])
+    for ax, x, name in zip(axes, inputs(), ("copy 1", "copy 2"), strict=False):
+        _draw_copy(ax, net, x, color=colors["blue"], ink=colors["ink"])
         ax.set_title(name)
     rates = [0.2 * k / 80 for k in range(81)]
     axes[2].plot(rates, [float(distance(stepped(t))) for t in rates], color=colors["blue"])
@@ -75,24 +80,23 @@ def draw_step(axes: Sequence[Axes], rate: float, *, colors: Mapping[str, str]) -
     axes[2].set(xlabel=r"step $\eta$", title="distance r", ylim=(-0.35, 2.2))
 
 
-def _draw_tower(ax: Axes, net: nn.Sequential, x: Tensor, *, color: str, ink: str) -> None:
-    """One tower: a circle for each unit with its value in it, a line for each weight; a unit that is off is hollow and dashed."""
+def _draw_copy(ax: Axes, net: nn.Sequential, x: Tensor, *, color: str, ink: str) -> None:
+    """One copy: a circle for each unit with its value in it, a line for each weight; a unit that is off is hollow and dashed."""
     with torch.no_grad():
         before: Tensor = net[0](x)
         output = float(net(x))
-    on = (before > 0).tolist()
+    works = [True] * len(x) + on(before).tolist() + [True]
     places = {"x": [(0.0, 0.0), (1.1, 0.0)], "unit": [(0.0, 1.1), (1.1, 1.1)], "out": [(0.55, 2.2)]}
-    for start, works in zip(places["unit"], on, strict=True):
+    for start, alive in zip(places["unit"], on(before).tolist(), strict=True):
         for end in (*places["x"], *places["out"]):
-            pattern = "-" if works else (0, (2, 3))
+            pattern = "-" if alive else (0, (2, 3))
             ax.plot(
-                *zip(start, end, strict=True), color=ink, linewidth=1.6 if works else 1.0, linestyle=pattern, zorder=1
+                *zip(start, end, strict=True), color=ink, linewidth=1.6 if alive else 1.0, linestyle=pattern, zorder=1
             )
     values = [*zip(places["x"], x.tolist(), strict=True), *zip(places["unit"], before.tolist(), strict=True)]
-    for at, value in [*values, (places["out"][0], output)]:
-        off = value < 0
-        face, rim, text = ("white", ink, ink) if off else (color, color, "white")
-        ax.add_patch(Circle(at, 0.37, facecolor=face, edgecolor=rim, linestyle="--" if off else "-", zorder=2))
+    for (at, value), alive in zip([*values, (places["out"][0], output)], works, strict=True):
+        face, rim, text = (color, color, "white") if alive else ("white", ink, ink)
+        ax.add_patch(Circle(at, 0.37, facecolor=face, edgecolor=rim, linestyle="-" if alive else "--", zorder=2))
         ax.text(*at, f"{value:.2f}".removesuffix(".00").replace("-", "\u2212"), color=text, ha="center", va="center")
     ax.set(xlim=(-0.45, 1.55), ylim=(-0.45, 2.65), aspect="equal")
     ax.axis("off")

@@ -25,10 +25,10 @@ from sslchapters.intervals import Interval, difference, mean_interval
 
 GRID = (0.02, 0.04, 0.08, 0.16)
 """Variances between images and within views: the sixteen directions have all pairs of them."""
-DOSES = tuple((s2, u2) for s2 in GRID for u2 in GRID)
+DOSES = tuple((a, b) for a in GRID for b in GRID)
 CONSTANT = (0.04, 0.16)
 """Squares of two coordinates that are equal in all views of all images."""
-OF_CLASS = tuple((s2, 0.04) for s2 in GRID)
+OF_CLASS = tuple((a, 0.04) for a in GRID)
 """Variances of four coordinates whose shared part is a function of the digit's class."""
 PIXELS, WIDTH, OUTPUTS, BATCH = 64, 128, 32, 128
 INPUTS = PIXELS + len(DOSES) + len(CONSTANT) + len(OF_CLASS)
@@ -220,10 +220,10 @@ class Response:
 
 def response(growth: Tensor | np.ndarray, doses: Sequence[tuple[float, float]] = DOSES) -> Response:
     """Of the growth of directions of these ``doses`` and, behind them, of what else was planted: ``(R, 16 or more)``."""
-    s2, u2 = np.array(doses).T
+    a, b = np.array(doses).T
     rows = np.asarray(growth, dtype=np.float64)[:, : len(doses)]
-    slopes = np.linalg.lstsq(np.stack([np.log(s2), np.log(u2), np.ones_like(s2)], 1), rows.T, rcond=None)[0]
-    amount, share = (np.array([stats.spearmanr(row, dose).statistic for row in rows]) for dose in (s2, s2 / (s2 + u2)))
+    slopes = np.linalg.lstsq(np.stack([np.log(a), np.log(b), np.ones_like(a)], 1), rows.T, rcond=None)[0]
+    amount, share = (np.array([stats.spearmanr(row, dose).statistic for row in rows]) for dose in (a, a / (a + b)))
     return Response(amount, share, slopes[0], slopes[1])
 
 

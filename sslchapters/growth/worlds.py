@@ -1,8 +1,8 @@
 r"""Small finite worlds: how fast each attribute grows under a loss, by autograd over all pairs of views, and by formula.
 
-A *direction* of the input has a variance :math:`s^2` between images, its amount, and :math:`u^2` within views.  Its share is
-:math:`h = s^2 / (s^2 + u^2)`.  With weights :math:`w_k` along direction k, :math:`p_k = |w_k|^2 (s_k^2 + u_k^2) / E|z|^2` is its
-part of the output's mean square, and the *rate* of k is :math:`-\partial L / \partial \log |w_k|^2`.
+A *direction* of the input has a variance a between images, its amount, and b within views.  Its share is :math:`h = a / (a + b)`.
+With weights :math:`w_k` along direction k, :math:`p_k = |w_k|^2 (a_k + b_k) / E|z|^2` is its part of the output's mean square, and
+the *rate* of k is :math:`-\partial L / \partial \log |w_k|^2`, a quarter of the growth of :math:`|w_k|^2` under gradient flow.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Scenes:
         self.streams = streams
         self.scale = 0.55 * 5.5 ** streams.uniform((1, 1, 1))
         self.strength = 1.6 * streams.uniform((1, 1, 1))
-        s2, u2 = torch.tensor(DOSES).T
-        self.s2, self.u2 = s2, u2
+        a, b = torch.tensor(DOSES).T
+        self.a, self.b = a, b
 
     def batch(self, size: int = BATCH) -> Tensor:
         """``(R, 2 * size, 80)``, first all first views."""
@@ -44,7 +44,7 @@ class Scenes:
         clean = self.unit[index, 0][:, None]
         digits = self.scale * (clean + self.strength * (self.unit[index[:, None], which] - clean))
         noise = self.streams.normal((3, size, len(DOSES))).float()
-        planted = self.s2.sqrt() * noise[:, :1] + self.u2.sqrt() * noise[:, 1:]
+        planted = self.a.sqrt() * noise[:, :1] + self.b.sqrt() * noise[:, 1:]
         return torch.cat([digits, planted], 3).flatten(1, 2)
 
 
@@ -96,9 +96,9 @@ def measured(
 def zero_of(weights: Weights, gradient: Tensor, scenes: Scenes) -> Tensor:
     """Where the line of growth over variance, fitted in the share, crosses zero: ``(R,)``."""
     w, g = (each.detach()[..., PIXELS:].double() for each in (weights[0], gradient))
-    variance = scenes.s2 + scenes.u2
+    variance = scenes.a + scenes.b
     rate = -2 * (w * g).sum(1) / w.square().sum(1) / variance
-    share = (scenes.s2 / variance).double()
+    share = (scenes.a / variance).double()
     apart = share - share.mean()
     slope = rate @ apart / apart.square().sum()
     zero: Tensor = share.mean() - rate.mean(1) / slope

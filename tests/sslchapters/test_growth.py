@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from sslbook._random import Streams
 from sslbook.images.datasets import Dataset
 from sslbook.training.augment import PIPELINES, apply
-from sslbook.training.run.data import Batches
+from sslbook.training.run.step import Batches
 from sslchapters.audit import order, photographs
 from sslchapters.growth import dose, records, zero
 from sslchapters.intervals import Interval
@@ -51,7 +52,8 @@ def test_gratings_have_unit_size_and_their_doses_and_a_probe_reads_what_is_there
     torch.testing.assert_close(products, torch.eye(len(waves)), atol=1e-5, rtol=0)
     pixels = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     images = Dataset(pixels, torch.arange(64) % 10, "noise", 10)
-    planted, batches = photographs.Planted(images, 5), Batches(64, 64, 5)
+    made = replace(photographs.settings("InfoNCE, τ = 0.5", 5), batch=64)
+    planted, batches = photographs.Planted(images, 5), Batches(made, 64)
     coordinates = []
     for step in range(40):
         index, one, two = planted.batch(batches, step)
