@@ -17,6 +17,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from bookbuild import commands, notebooks
+from bookbuild.canvas import CANVAS
 from bookbuild.cells import TIME
 from bookbuild.layout import Book, Repository, find_book, find_chapters
 from bookbuild.markdown import Piece
@@ -49,9 +50,11 @@ def of_notebook(notebook: NotebookNode) -> BeautifulSoup:
 
 
 def of_page(page: str) -> Tag:
-    """Its text, without what cells show; each formula is a letter."""
+    """Its text, without what cells show, and with the words of a picture that moves; each formula is a letter."""
     article = BeautifulSoup(page, "html.parser").select_one("article")
     assert article is not None
+    for still in article.select(f".{CANVAS} img"):
+        still.replace_with(str(still["alt"]))
     for element in article.select(".math"):
         element.replace_with("𝑥")
     for element in article.select(".cell_output"):
