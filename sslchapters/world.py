@@ -69,9 +69,9 @@ def draw(
     jitter: float = 0.0,
     weight: ArrayLike | None = None,
     arrow: ArrayLike | Mapping[str, ArrayLike] | None = None,
-    springs: ArrayLike | None = None,
     gate: tuple[ArrayLike, float] | None = None,
     words: bool = True,
+    ellipses: bool = True,
     names: Sequence[str] = NAMES,
     reach: float = 2.0,
 ) -> None:
@@ -80,10 +80,9 @@ def draw(
     Views are dots, squares for image A; a vermilion ellipse lies around the views of each image, a blue one around the
     images' means: half axes of one standard deviation, and a little more so that a flat one is seen. ``weight``: an arrow
     from the origin. ``arrow``: steps of the weight, from its tip, else from the origin; a mapping gives each its label.
-    ``springs``: the matrix Γ of a loss of the batch, (n, n) for the views in order, image by image, in place of the
-    ellipses; solid where it pulls (``−2 Γ > 0``), dashed where it pushes, as wide as the weight is large. ``gate``:
-    ``(v, b)`` greys the side on which a ReLU is off, ``v · x + b <= 0``. ``words``: whether ellipses and axes are
-    labelled, for which a panel must be some 2.4 inches wide. ``reach``: half the width of what is seen.
+    ``gate``: ``(v, b)`` greys the side on which a ReLU is off, ``v · x + b <= 0``. ``words``: whether ellipses and axes are
+    labelled, for which a panel must be some 2.4 inches wide. ``ellipses``: whether there are any; what they would say has
+    no place beside other lines. ``reach``: half the width of what is seen.
     """
     x = views(jitter) if points is None else np.asarray(points, dtype=np.float64)
     found = moments(x)
@@ -93,22 +92,20 @@ def draw(
         _gate(ax, np.asarray(gate[0], dtype=float), gate[1], reach)
     for image, mark, name in zip(x, "so^D", (*names, "", ""), strict=False):
         mine = moments(image[None])
-        if springs is None:
+        if ellipses:
             _ellipse(ax, mine.within, mine.mean, PALETTE["vermilion"])
         ax.plot(*image.T, mark, color=PALETTE["ink"], markersize=8, zorder=4)
         top = image[image[:, 1].argmax()]
         ax.annotate(name, (float(mine.mean[0]), float(top[1])), (0, 13), textcoords="offset points", ha="center")
-    if springs is None:
+    if ellipses:
         _ellipse(ax, found.between, found.mean, PALETTE["blue"])
-    if words and springs is None:
+    if words and ellipses:
         low = float(x[:, :, 1].min())
         ax.text(
             float(found.mean[0]), float(found.mean[1]) - 0.3, "between", color=PALETTE["blue"], ha="center", va="top"
         )
         ax.text(float(x[0].mean(0)[0]), low - 0.33, "within", color=PALETTE["vermilion"], ha="center", va="top")
         ax.set(xlabel="across: images differ", ylabel="up: views differ")
-    if springs is not None:
-        _springs(ax, x.reshape(-1, 2), -2 * np.asarray(springs, dtype=float))
     tip = np.zeros(2) if weight is None else np.asarray(weight, dtype=float)
     if weight is not None:
         _arrow(ax, np.zeros(2), tip, "$w$", "ink")
@@ -160,22 +157,6 @@ def _arrow(ax: Axes, start: Array, step: Array, label: str, color: str) -> None:
         "zorder": 6,
     }
     ax.annotate(label, tuple(place), tuple(beyond), **said)
-
-
-def _springs(ax: Axes, x: Array, table: Array) -> None:
-    """A line for each pair: solid and vermilion for a pull, dashed and blue for a push, the strongest 6 points wide."""
-    most = float(np.abs(table - np.diag(np.diag(table))).max()) or 1.0
-    for a in range(len(x)):
-        for b in range(a):
-            pull = float(table[a, b]) > 0
-            look: dict[str, Any] = {
-                "color": PALETTE["vermilion" if pull else "blue"],
-                "zorder": 3,
-                "solid_capstyle": "butt",
-            }
-            width = 6 * abs(float(table[a, b])) / most
-            if width > 0.1:
-                ax.plot(*x[[a, b]].T, linestyle="-" if pull else (0, (2.2, 1.2)), linewidth=width, alpha=0.75, **look)
 
 
 def _gate(ax: Axes, v: Array, b: float, reach: float) -> None:

@@ -37,7 +37,7 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
     """The square with its partners exchanged, the images' (gated) means, and with a ``weight`` its gate and the step."""
     flat = points.numpy()
     gate = None if weight is None else (weight.numpy(), 0.0)
-    world.draw(ax, flat, springs=np.zeros((4, 4)), gate=gate, words=False, names=("", ""))
+    world.draw(ax, flat, ellipses=False, gate=gate, words=False, names=("", ""))
     for image, name in zip(flat, "AB", strict=True):
         for x, y in image:
             ax.annotate(name, (x, y), (1.3 * x, 1.3 * y), ha="center", va="center")

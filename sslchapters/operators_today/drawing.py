@@ -48,7 +48,7 @@ def table_of(loss: Loss, outputs: Tensor = SQUARE) -> NDArray[np.float64]:
 def springs(ax: Axes, table: NDArray[np.float64], full: float, *, reach: float = 1.5, width: float = 7.0) -> None:
     """The world with a spring for each pair of views; ``full`` is the weight that is drawn ``width`` points wide."""
     points = SQUARE.flatten(0, 1).numpy()
-    world.draw(ax, SQUARE.numpy(), springs=np.zeros((4, 4)), words=False, names=("", ""), reach=reach)
+    world.draw(ax, SQUARE.numpy(), ellipses=False, words=False, names=("", ""), reach=reach)
     for a in range(4):
         for b in range(a):
             size, pulls = width * abs(table[a, b]) / full, table[a, b] > 0

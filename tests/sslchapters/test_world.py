@@ -36,7 +36,7 @@ def test_the_parts_add_up_to_the_second_moment() -> None:
         {"weight": (1, 1), "arrow": (1, 0)},
         {"arrow": {"means": (1, 0), "none": (0, 0)}},
         {"jitter": 0.5},
-        {"springs": np.eye(4) - 0.5},
+        {"ellipses": False},
         {"gate": ((1, 1), -0.5)},
         {"points": world.views(at=(1, 1)), "words": False},
     ],
