@@ -121,7 +121,7 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     eigenvalues differ from ``n_L`` times the table's, at most; table's own, dependent: the least difference from the table's own
     numbers, and of a layer with fewer weights than the connections have columns.
     """
-    distances: list[Loss] = [partial(_of_distances, loss=name, **numbers) for name, numbers in _OF_DISTANCES.items()]
+    distances: list[Loss] = [partial(of_distances, loss=name, **numbers) for name, numbers in _OF_DISTANCES.items()]
     diagonal_free: list[Loss] = [batch.spectral_contrastive, _find_partner]
     cosines = [LOSSES[name] for name in LOSSES if name != "spectral_contrastive"]
     found: dict[str, list[float]] = {}
@@ -156,7 +156,8 @@ _OF_DISTANCES: dict[str, dict[str, Any]] = {
 }
 
 
-def _of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
+def of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
+    """A loss of half squared distances between the outputs as they are; negatives are all views of other images."""
     first, second = z.unbind(-2)
     return pairs.contrastive(first, second, loss, normalize=False, **numbers)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,19 +10,14 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sslbook.losses import batch, pairs
+from sslbook.losses import batch
 from sslbook.operator.view_weights import Loss, gram_weights
 from sslchapters import world
+from sslchapters.operators_today.checks import of_distances
 from sslchapters.plots import PALETTE
 
 SQUARE = torch.tensor([[[1, 1], [1, -1]], [[-1, -1], [-1, 1]]], dtype=torch.float64)
 """The world's views as outputs, (2, 2, 2), in the order of the chapter's example: views 1 and 2 of image A, 3 and 4 of image B."""
-
-
-def of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
-    """A loss of half squared distances between the outputs as they are; negatives are all views of other images."""
-    first, second = z.unbind(-2)
-    return pairs.contrastive(first, second, loss, normalize=False, **numbers)
 
 
 GALLERY: dict[str, tuple[Loss, float]] = {
