@@ -11,7 +11,7 @@ and the signs :math:`\epsilon = (+, -, -, +)`,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -261,13 +261,7 @@ def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> 
     """What becomes of Gaussian neurons, by the set in which they begin (`_simulate`); sets that none begins in are left out."""
     start, ends = _simulate(bias, count, steps, seed=seed)
     began = selected(start)
-    found = []
-    for names in possible_sets(bias):
-        mine = (began == mask(names)).all(-1)
-        if mine.any():
-            shares = {name: float((ends[mine] == k).double().mean()) for k, name in enumerate(ENDS)}
-            found.append(Fate(names, float(mine.double().mean()), shares))
-    return tuple(found)
+    return _by_group({names: (began == mask(names)).all(-1) for names in possible_sets(bias)}, ends)
 
 
 def ends_by_strongest(bias: bool, count: int = 20000, seed: int = 0) -> tuple[Fate, ...]:
@@ -277,15 +271,17 @@ def ends_by_strongest(bias: bool, count: int = 20000, seed: int = 0) -> tuple[Fa
     dead, moves = ~passed.any(-1), direction(passed, bias).ne(0).any(-1)
     groups = {frozenset({p}): moves & (h.argmax(-1) == k) for k, p in enumerate(PATTERNS)}
     groups |= {frozenset(): dead, frozenset(PATTERNS): ~dead & ~moves}
-    return tuple(
-        Fate(
-            names,
-            float(mine.double().mean()),
-            {end: float((ends[mine] == k).double().mean()) for k, end in enumerate(ENDS)},
-        )
-        for names, mine in groups.items()
-        if mine.any()
-    )
+    return _by_group(groups, ends)
+
+
+def _by_group(groups: Mapping[frozenset[str], Tensor], ends: Tensor) -> tuple[Fate, ...]:
+    """The fate of each group of neurons, by its mask ``(count,)``; empty groups are left out."""
+    found = []
+    for names, mine in groups.items():
+        if mine.any():
+            shares = {end: float((ends[mine] == k).double().mean()) for k, end in enumerate(ENDS)}
+            found.append(Fate(names, float(mine.double().mean()), shares))
+    return tuple(found)
 
 
 def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
