@@ -114,6 +114,17 @@ def bootstrap(values: Values, statistic: Callable[[np.ndarray], float], level: f
     return _interval(float(statistic(x)), ends, x.size)
 
 
+def ratio_of_means(above: Values, below: Values) -> Interval:
+    """The ratio of two means, paired by seed, with the 95% percentile interval of 9,999 resamples of the seeds.
+
+    Where resampled means of ``below`` change their sign the interval is wide.
+    """
+    a, b = _values("above", above), _values("below", below)
+    drawn = np.random.default_rng(0).integers(b.size, size=(9999, b.size))
+    low, high = np.percentile(a[drawn].mean(1) / b[drawn].mean(1), [2.5, 97.5])
+    return _interval(float(a.mean() / b.mean()), (low, high), b.size)
+
+
 def _cut(ends: tuple[float, float], within: tuple[float, float], x: np.ndarray) -> tuple[float, float]:
     """The part of an interval in which a mean of values ``within`` two numbers can lie."""
     least, most = within

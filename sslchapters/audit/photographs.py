@@ -29,7 +29,7 @@ from sslbook.training.objectives import objective
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import FACTOR, SUBSET_SEED, Batches, generator, layout_of, make_optimizer
 from sslchapters.growth.dose import Response, response
-from sslchapters.intervals import Interval, mean_interval
+from sslchapters.intervals import Interval, mean_interval, ratio_of_means
 from sslchapters.records import kept, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.training.records import settings_of
@@ -391,15 +391,11 @@ def verdict(leads: Sequence[Interval]) -> str:
 def zero_of_lines(found: Mapping[str, Any], method: str, look: int) -> tuple[Interval, Interval, float]:
     """Mean slope of the line of growth over the share with its interval, its zero with a bootstrap over seeds, mean output's share.
 
-    The zero is minus the mean value at share 0 over the mean slope; where resampled slopes change their sign its interval is wide.
+    The zero is minus the mean value at share 0 over the mean slope.
     """
-    lines = np.array([row[look][:2] for row in found["of"][method]["line"]])
-    drawn = np.random.default_rng(0).integers(len(lines), size=(9999, len(lines)))
-    slope, start = lines[drawn].mean(1).T
-    low, high = np.percentile(-start / slope, [2.5, 97.5])
-    zero = float(-lines[:, 1].mean() / lines[:, 0].mean())
+    slope, start = np.array([row[look][:2] for row in found["of"][method]["line"]]).T
     share = float(np.mean([row[look] for row in found["of"][method]["share"]]))
-    return mean_interval(lines[:, 0]), Interval(zero, min(low, zero), max(high, zero), len(lines)), share
+    return mean_interval(slope), ratio_of_means(-start, slope), share
 
 
 def first_layer(found: Mapping[str, Any], method: str) -> np.ndarray:

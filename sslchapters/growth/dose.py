@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from sslbook._random import Streams
 from sslbook.losses import batch, pairs
 from sslchapters import enumerated
-from sslchapters.intervals import Interval, difference, mean_interval
+from sslchapters.intervals import Interval, difference, ratio_of_means
 
 GRID = (0.02, 0.04, 0.08, 0.16)
 """Variances between images and within views: the sixteen directions have all pairs of them."""
@@ -209,13 +209,8 @@ class Response:
 
     @property
     def theta(self) -> Interval:
-        r""":math:`\theta = -\bar b_u / \bar b_s`, with the 95% percentile interval of 9,999 resamples of the seeds."""
-        n = len(self.by_shared)
-        drawn = np.random.default_rng(0).integers(n, size=(9999, n))
-        ratios = -self.by_unshared[drawn].mean(1) / self.by_shared[drawn].mean(1)
-        low, high = np.percentile(ratios, [2.5, 97.5])
-        mean = float(-self.by_unshared.mean() / self.by_shared.mean())
-        return Interval(mean, min(float(low), mean), max(float(high), mean), n)
+        r""":math:`\theta = -\bar b_u / \bar b_s`, with its bootstrap over seeds."""
+        return ratio_of_means(-self.by_unshared, self.by_shared)
 
 
 def response(growth: Tensor | np.ndarray, doses: Sequence[tuple[float, float]] = DOSES) -> Response:
@@ -225,10 +220,3 @@ def response(growth: Tensor | np.ndarray, doses: Sequence[tuple[float, float]] =
     slopes = np.linalg.lstsq(np.stack([np.log(a), np.log(b), np.ones_like(a)], 1), rows.T, rcond=None)[0]
     amount, share = (np.array([stats.spearmanr(row, dose).statistic for row in rows]) for dose in (a, a / (a + b)))
     return Response(amount, share, slopes[0], slopes[1])
-
-
-def controls(growth: Tensor | np.ndarray) -> tuple[Interval, Interval, Interval]:
-    """Mean growth of the sixteen directions, of the four of the class and of the two constant ones, ``growth (R, 22)``."""
-    parts = growth[:, :16], growth[:, 16:20], growth[:, 20:]
-    one, two, three = (mean_interval(np.asarray(part, dtype=np.float64).mean(1)) for part in parts)
-    return one, two, three
