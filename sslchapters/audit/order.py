@@ -23,16 +23,7 @@ from sslbook.trees import exact
 from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
 from sslchapters.hltm import theory
-from sslchapters.hltm.runs import (
-    TreeRun,
-    backward,
-    forward,
-    minibatches,
-    normalize,
-    normalize_backward,
-    train_trees,
-    triplet_gradient,
-)
+from sslchapters.hltm.runs import TreeRun, gradients, minibatches, train_trees
 from sslchapters.intervals import Interval, mean_interval
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
@@ -55,10 +46,7 @@ def first_rates(
     """By depth ``(R, nodes)``: minus the product of a part's weights with the loss's gradient, over their square."""
     total = [torch.zeros_like(weight) for weight in net.weights]
     for leaves in minibatches(tree, Streams(seeds, "first rates"), run.batch, batches, net.weights[0].dtype):
-        seen = forward(net, leaves)
-        top = seen.pre[0][:, 0]
-        grad = normalize_backward(top, triplet_gradient(normalize(top), run.loss, run.tau))
-        for sum_, weight in zip(total, backward(net, seen, grad)[0], strict=True):
+        for sum_, weight in zip(total, gradients(net, leaves, run)[0], strict=True):
             sum_ += weight / batches
     return [-(w * g).sum((2, 3)) / w.square().sum((2, 3)) for w, g in zip(net.weights, total, strict=True)]
 

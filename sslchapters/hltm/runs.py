@@ -154,13 +154,18 @@ def triplet_gradient(output: Tensor, loss: str, tau: float) -> Tensor:
     return torch.cat([force * (to_positive - to_negative), -force * to_positive, force * to_negative], 2)
 
 
-@torch.no_grad()
-def step(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> None:
-    """One step of SGD, in place; ``leaves`` are those of anchors, positives and negatives, ``(R, leaves, 3B)``."""
+def gradients(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients in weights and biases; ``leaves`` are those of anchors, positives and negatives, ``(R, leaves, 3B)``."""
     seen = forward(net, leaves)
     top = seen.pre[0][:, 0]
     grad = normalize_backward(top, triplet_gradient(normalize(top), protocol.loss, protocol.tau))
-    weights, biases = backward(net, seen, grad)
+    return backward(net, seen, grad)
+
+
+@torch.no_grad()
+def step(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> None:
+    """One step of SGD, in place."""
+    weights, biases = gradients(net, leaves, protocol)
     for parameter, slope in zip((*net.weights, *net.biases), (*weights, *biases)):
         parameter.sub_(slope, alpha=protocol.rate)
 
