@@ -6,6 +6,7 @@ Weights :math:`W_1 = (1, 0; 1, -1)` and :math:`W_2 = (1, 1)`, inputs :math:`x_1 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -85,16 +86,16 @@ def _draw_copy(ax: Axes, net: nn.Sequential, x: Tensor, *, color: str, ink: str)
     with torch.no_grad():
         before: Tensor = net[0](x)
         output = float(net(x))
-    works = [True] * len(x) + on(before).tolist() + [True]
+    works = on(before).tolist()
     places = {"x": [(0.0, 0.0), (1.1, 0.0)], "unit": [(0.0, 1.1), (1.1, 1.1)], "out": [(0.55, 2.2)]}
-    for start, alive in zip(places["unit"], on(before).tolist(), strict=True):
+    for start, alive in zip(places["unit"], works, strict=True):
         for end in (*places["x"], *places["out"]):
             pattern = "-" if alive else (0, (2, 3))
             ax.plot(
                 *zip(start, end, strict=True), color=ink, linewidth=1.6 if alive else 1.0, linestyle=pattern, zorder=1
             )
-    values = [*zip(places["x"], x.tolist(), strict=True), *zip(places["unit"], before.tolist(), strict=True)]
-    for (at, value), alive in zip([*values, (places["out"][0], output)], works, strict=True):
+    values, alight = (*x.tolist(), *before.tolist(), output), (*[True] * len(x), *works, True)
+    for at, value, alive in zip(itertools.chain(*places.values()), values, alight, strict=True):
         face, rim, text = (color, color, "white") if alive else ("white", ink, ink)
         ax.add_patch(Circle(at, 0.37, facecolor=face, edgecolor=rim, linestyle="-" if alive else "--", zorder=2))
         ax.text(*at, f"{value:.2f}".removesuffix(".00").replace("-", "\u2212"), color=text, ha="center", va="center")
