@@ -108,10 +108,10 @@ def draw(
         ax.set(xlabel="across: images differ", ylabel="up: views differ")
     tip = np.zeros(2) if weight is None else np.asarray(weight, dtype=float)
     if weight is not None:
-        _arrow(ax, np.zeros(2), tip, "$w$", "ink")
+        draw_arrow(ax, np.zeros(2), tip, "ink", "$w$")
     steps = arrow if isinstance(arrow, Mapping) else {} if arrow is None else {"": arrow}
     for (label, step), color in zip(steps.items(), ("green", "purple", "ochre"), strict=False):
-        _arrow(ax, tip, np.asarray(step, dtype=float), label, color)
+        draw_arrow(ax, tip, np.asarray(step, dtype=float), color, label)
     ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
     ax.grid(visible=False)
 
@@ -125,38 +125,18 @@ def _ellipse(ax: Axes, covariance: Array, centre: Array, color: str) -> None:
     ax.add_patch(Ellipse((float(centre[0]), float(centre[1])), width, height, angle=float(turned), **look))
 
 
-def _arrow(ax: Axes, start: Array, step: Array, label: str, color: str) -> None:
+def draw_arrow(ax: Axes, start: Array, step: Array, color: str, label: str = "") -> None:
     """An arrow, a step's label beyond its tip, the weight's beside it; a step of no length is a ring."""
     end = start + step
     if not np.hypot(*step) > 1e-9:
-        ax.plot(
-            *end,
-            "o",
-            markersize=13,
-            markerfacecolor="none",
-            markeredgecolor=PALETTE[color],
-            markeredgewidth=2,
-            zorder=5,
-        )
-    look = {
-        "arrowstyle": "-|>",
-        "color": PALETTE[color],
-        "linewidth": 2.4,
-        "shrinkA": 0,
-        "shrinkB": 0,
-        "mutation_scale": 17,
-    }
-    ax.annotate("", tuple(end), tuple(start), arrowprops=look, zorder=6)
+        ring = {"markerfacecolor": "none", "markeredgecolor": PALETTE[color], "markeredgewidth": 2}
+        ax.plot(*end, "o", markersize=13, zorder=5, **ring)
+    look = {"arrowstyle": "-|>", "linewidth": 2.4, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 17}
+    ax.annotate("", tuple(end), tuple(start), arrowprops={"color": PALETTE[color], **look}, zorder=6)
     along = step / max(float(np.hypot(*step)), 1e-9)
     place, beyond = (start + step / 2, 11 * along[::-1] * (-1, 1)) if color == "ink" else (end, 13 * along)
-    said: dict[str, Any] = {
-        "textcoords": "offset points",
-        "ha": "center",
-        "va": "center",
-        "color": PALETTE[color],
-        "zorder": 6,
-    }
-    ax.annotate(label, tuple(place), tuple(beyond), **said)
+    said: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "zorder": 6}
+    ax.annotate(label, tuple(place), tuple(beyond), color=PALETTE[color], **said)
 
 
 def _gate(ax: Axes, v: Array, b: float, reach: float) -> None:

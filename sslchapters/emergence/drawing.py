@@ -52,9 +52,8 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
             )
         tip, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
         step = apart * (apart @ weight.numpy()) / 4
-        for start, end, color in ((0 * tip, tip, "ink"), (tip, tip + step, "green")):
-            arrow = {"arrowstyle": "-|>", "color": PALETTE[color], "linewidth": 2.4, "shrinkA": 0, "shrinkB": 0}
-            ax.annotate("", tuple(end), tuple(start), arrowprops=arrow | {"mutation_scale": 15}, zorder=6)
+        world.draw_arrow(ax, 0 * tip, tip, "ink")
+        world.draw_arrow(ax, tip, step, "green")
         ax.annotate("step", (1.12, 0.56), color=PALETTE["green"])
         ax.annotate("$w$", (0.8, 0.1), color=PALETTE["ink"])
     ax.set(xlabel="first pixel", ylabel="second pixel" if weight is None else "")
