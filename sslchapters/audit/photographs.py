@@ -132,6 +132,8 @@ METHODS = {
 }
 UNTRAINED = {"untrained": "InfoNCE, τ = 0.5", "untrained, BYOL": "BYOL"}
 """Networks that are only measured, and the method whose networks they are."""
+SLUGS = dict(zip(METHODS, ("cosines", "nce-05", "nce-01", "beta", "byol", "labels", "random", "simple"), strict=True))
+"""What the pages' numbers call a method."""
 CHANGES = ("subset=5000", "networks.width=16", "shuffle=true", "drop_last=true", "precision=bfloat16")
 
 
@@ -146,7 +148,8 @@ def run(name: str, seed: int, looks: Sequence[int] = LOOKS) -> dict[str, Any]:
 
     name: of `METHODS`, or of `UNTRAINED`, which is measured as it is.
     """
-    made, of = settings(UNTRAINED.get(name, name), seed), METHODS[UNTRAINED.get(name, name)]
+    method = UNTRAINED.get(name, name)
+    made, of = settings(method, seed), METHODS[method]
     data = datasets.subset(datasets.load_dataset("cifar10", "train"), IMAGES, SUBSET_SEED)
     world = World(data, datasets.load_dataset("cifar10", "test").take(slice(HELD_OUT)), seed)
     labels = data.labels
@@ -341,8 +344,7 @@ def parts_of_layers(model: Siamese, world: World, count: int = 2) -> dict[str, A
 # ----------------------------------------------------------------------------------------------------------------- record
 
 
-def _part(job: tuple[str, int], folder: Path) -> dict[str, Any]:
-    name, seed = job
+def _part(name: str, seed: int, folder: Path) -> dict[str, Any]:
     file = folder / f"s{seed}-{[*UNTRAINED, *METHODS].index(name)}.json"
     return kept(file, lambda: rounded(run(name, seed), digits=5))
 
@@ -353,7 +355,7 @@ def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*UNTRAINED, *METHODS)}
     for seed in seeds:
         for name in found:
-            found[name].append(_part((name, seed), folder))
+            found[name].append(_part(name, seed, folder))
     return {
         "epochs": list(LOOKS),
         "doses": DOSES,
@@ -364,10 +366,15 @@ def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
 # -- as the page shows it ---------------------------------------------------------------------------------------------
 
 
+def untrained(found: Mapping[str, Any], method: str) -> Mapping[str, Any]:
+    """What was measured of a method's networks before they were trained."""
+    before: Mapping[str, Any] = found["of"]["untrained, BYOL" if method == "BYOL" else "untrained"]
+    return before
+
+
 def gains(found: Mapping[str, Any], method: str, measure: str = "r2", place: str = "features") -> np.ndarray:
     """What training added to ``r2`` or ``slope``, ``(seeds, 16)``: twelve gratings in the order of `DOSES`, then the controls."""
-    before = found["of"]["untrained, BYOL" if method == "BYOL" else "untrained"]
-    after, rows = found["of"][method], []
+    before, after, rows = untrained(found, method), found["of"][method], []
     for order, new, old in zip(after["order"], after[measure], before[measure], strict=True):
         gained = np.array(new[place]) - np.array(old[place])
         rows.append(np.concatenate([gained[np.argsort(order)], gained[len(DOSES) :]]))
