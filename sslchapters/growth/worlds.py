@@ -108,12 +108,6 @@ def moments(views: Tensor, chance: Tensor | None = None) -> tuple[Tensor, Tensor
     return apart.T @ apart / len(views), torch.einsum("nvd,nve,v->de", moved, moved, p) / len(views)
 
 
-def output_share(between: Tensor, within: Tensor, weights: Tensor) -> Tensor:
-    r""":math:`c = A / (A + B)`: the share of the variance of ``z = W x`` that lies between images."""
-    a, b = (torch.einsum("od,de,oe->", weights, part, weights) for part in (between, within))
-    return a / (a + b)
-
-
 def parts_of(weights: Tensor, variances: Tensor) -> Tensor:
     r""":math:`p_k`, for uncorrelated coordinates of these variances: ``(d,)``."""
     size = weights.square().sum(0) * variances
