@@ -224,14 +224,9 @@ def strips(rows: Mapping[str, ArrayLike], *, height: float = 0.85, joined: bool 
         values = np.asarray(pictures, dtype=float)
         image_row(list(np.atleast_1d(band.subplots(1, len(values)))), values, signed=joined and values.min() < 0)
         if arrow:
-            look: dict[str, Any] = {
-                "arrowstyle": "-|>",
-                "linewidth": 2.2,
-                "mutation_scale": 16,
-                "color": PALETTE["ink"],
-            }
-            place = (0.028, 1 - 0.3 / height)
-            band.add_artist(FancyArrowPatch((0.028, 1.0), place, transform=band.transSubfigure, **look))
+            look: dict[str, Any] = {"arrowstyle": "-|>", "linewidth": 2.2, "mutation_scale": 16}
+            place = {"color": PALETTE["ink"], "transform": band.transSubfigure}
+            band.add_artist(FancyArrowPatch((0.028, 1.0), (0.028, 1 - 0.3 / height), **place, **look))
     return fig
 
 

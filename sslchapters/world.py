@@ -129,7 +129,7 @@ def draw_arrow(ax: Axes, start: Array, step: Array, color: str, label: str = "")
     """An arrow, a step's label beyond its tip, the weight's beside it; a step of no length is a ring."""
     end = start + step
     if not np.hypot(*step) > 1e-9:
-        ring = {"markerfacecolor": "none", "markeredgecolor": PALETTE[color], "markeredgewidth": 2}
+        ring: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": PALETTE[color], "markeredgewidth": 2}
         ax.plot(*end, "o", markersize=13, zorder=5, **ring)
     look = {"arrowstyle": "-|>", "linewidth": 2.4, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 17}
     ax.annotate("", tuple(end), tuple(start), arrowprops={"color": PALETTE[color], **look}, zorder=6)

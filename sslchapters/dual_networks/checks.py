@@ -380,12 +380,11 @@ def normalized_gaps(it: Instance) -> Iterator[Comparison]:
 def power_directions(it: Instance) -> Iterator[Comparison]:
     """With powers as activations and l2-normalised outputs, autograd's gradient along the weights; broken with plain outputs."""
     scale = connection(it.net, it.layer, it.x1).flatten(1) / it.net(it.x1).detach().norm(dim=1, keepdim=True)
-    for name, normalize in (
-        ("gradient along the weights", True),
-        ("broken: along the weights without projection", False),
-    ):
-        gradient = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=normalize)
-        yield name, _along(it.weight, gradient, scale if normalize else gradient), None
+    projected, whole = (
+        autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=normalize) for normalize in (True, False)
+    )
+    yield "gradient along the weights", _along(it.weight, projected, scale), None
+    yield "broken: along the weights without projection", _along(it.weight, whole, whole), None
 
 
 def _along(weight: Tensor, gradient: Tensor, scale: Tensor) -> float:

@@ -47,15 +47,9 @@ def springs(ax: Axes, table: NDArray[np.float64], full: float, *, reach: float =
         for b in range(a):
             size, pulls = width * abs(table[a, b]) / full, table[a, b] > 0
             if size > 0.02 * width:
-                ax.plot(
-                    *points[[a, b]].T,
-                    color=PALETTE["vermilion" if pulls else "blue"],
-                    linestyle="-" if pulls else (0, (2.2, 1.2)),
-                    linewidth=size,
-                    solid_capstyle="butt",
-                    alpha=0.8,
-                    zorder=3,
-                )
+                color, style = ("vermilion", "-") if pulls else ("blue", (0, (2.2, 1.2)))
+                (line,) = ax.plot(*points[[a, b]].T, color=PALETTE[color], linestyle=style, linewidth=size)
+                line.set(solid_capstyle="butt", alpha=0.8, zorder=3)
 
 
 def bare(ax: Axes, title: str = "") -> None:
