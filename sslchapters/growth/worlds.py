@@ -100,14 +100,6 @@ def rates(loss: Loss, views: Tensor, weights: Tensor) -> Tensor:
     return -torch.autograd.grad(loss(views @ (weights * (grown / 2).exp()).T), grown)[0]
 
 
-def moments(views: Tensor, chance: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Covariance between images, of their mean views, and mean covariance within images: ``(d, d)`` each."""
-    p = torch.full((views.shape[1],), 1 / views.shape[1], dtype=views.dtype) if chance is None else chance
-    mean = torch.einsum("nvd,v->nd", views, p)
-    apart, moved = mean - mean.mean(0), views - mean[:, None]
-    return apart.T @ apart / len(views), torch.einsum("nvd,nve,v->de", moved, moved, p) / len(views)
-
-
 def parts_of(weights: Tensor, variances: Tensor) -> Tensor:
     r""":math:`p_k`, for uncorrelated coordinates of these variances: ``(d,)``."""
     size = weights.square().sum(0) * variances
