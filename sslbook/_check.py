@@ -133,13 +133,8 @@ def require_classes(argument: str, classes: Tensor) -> None:
     """
     import torch  # seconds, which a list of options does not need
 
-    if (
-        not isinstance(classes, torch.Tensor)
-        or classes.dtype == torch.bool
-        or classes.is_floating_point()
-        or classes.is_complex()
-    ):
-        kind = classes.dtype if isinstance(classes, torch.Tensor) else type(classes).__name__
+    kind = classes.dtype if isinstance(classes, torch.Tensor) else type(classes).__name__
+    if isinstance(kind, str) or kind == torch.bool or kind.is_floating_point or kind.is_complex:
         raise TypeError(f"{argument} must be a torch tensor and have an integer dtype, got {kind}")
 
 
