@@ -34,10 +34,7 @@ def nearest(name: object, names: Iterable[str], cutoff: float = 0.4) -> list[str
 
 
 def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
-    """Raise ValueError, with the names that there are and the nearest, unless ``given`` is one of them.
-
-    argument: how the caller knows it, which begins the sentence: ``loss must be one of …, got 'infonce'; did you mean …?``.
-    """
+    """Raise ValueError unless ``given`` is one of the names: ``loss must be one of …, got 'infonce'; did you mean …?``."""
     if given not in (names := tuple(allowed)):
         hint = "".join(f"; did you mean {near!r}?" for near in nearest(given, names)[:1])
         raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")

@@ -27,7 +27,7 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_610,
+    "sslbook": 8_555,
     "sslchapters": 19_400,
     "bookbuild": 3_605,
     "benchmarks": 725,

@@ -180,10 +180,7 @@ class CovarianceOperator:
         return self._eigenpairs(k, tol, seed)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values.
-
-        They are the largest of ``-OP``.  The arguments are those of :meth:`top_eigenpairs`.
-        """
+        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
         found = self._eigenpairs(k, tol, seed, sign=-1)
         return replace(found, values=-found.values)
 
