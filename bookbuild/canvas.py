@@ -6,7 +6,7 @@ notebooks show; ``canvas.js``, which pages with a canvas load, puts the drawing 
 
 from __future__ import annotations
 
-import base64
+import functools
 import html
 
 from docutils import nodes
@@ -25,8 +25,9 @@ WORDS = (
 NOTE = "On the book's page, with scripts, you can move the views and choose the loss."
 
 
+@functools.cache
 def still() -> bytes:
-    """The picture that the canvas begins with, as a WebP."""
+    """The picture that the canvas begins with, as a WebP; the same on all pages."""
     plots.style()
     fig, ax = plots.figure(height=3.6)
     weight = (0.7, 0.7)
@@ -36,10 +37,9 @@ def still() -> bytes:
 
 def canvas(name: str) -> str:
     """The HTML of the canvas ``name``."""
-    source = f"data:image/webp;base64,{base64.b64encode(still()).decode()}"
     return (
         f'<div class="{CANVAS}" id="canvas-{name}" data-sslbook-canvas>\n'
-        f'<img class="sslbook-frame" src="{source}" alt="{html.escape(WORDS)}">\n'
+        f"{plots.img(still(), WORDS, 'sslbook-frame')}\n"
         f'<p class="{CANVAS}-note">{html.escape(NOTE)}</p>\n</div>'
     )
 

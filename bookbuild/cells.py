@@ -44,7 +44,7 @@ PICTURE = "sslbook-picture"
 """The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
 SET_UP = "<!--set-up-->", "<!--set-up ends-->"
 """What stands in the HTML around the bar with the opening's code."""
-MOVED = "sslbook-moved"
+MOVED = "sslbook-emptied"
 """The class of what is left of a cell all of which stands behind its section's line."""
 _TABLE = re.compile(r"(<table\b[^>]*>)\s*<caption>(.*?)</caption>|<p><em>([^<]*)</em></p>(?=<table\b)", re.DOTALL)
 _SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslchapters.plots` writes them
@@ -225,11 +225,12 @@ def fold_sections(doctree: nodes.document) -> None:
     notebook where its code belongs. A cell in a solution keeps its own bar.
     """
     chapter = doctree.next_node(nodes.section)
-    sections = [] if chapter is None else [node for node in chapter.children if isinstance(node, nodes.section)]
-    for section in [*sections, *([chapter] if chapter is not None else [])]:
+    if chapter is None:
+        return
+    sections = [node for node in chapter.children if isinstance(node, nodes.section)]
+    for section in [*sections, chapter]:
         cells = [cell for cell in section.findall(nodes.container) if is_code_cell(cell)]
-        cells = [cell for cell in cells if isinstance(cell.parent, nodes.section)]
-        folded = [part for cell in cells for part in _taken(cell)]
+        folded = [part for cell in cells if isinstance(cell.parent, nodes.section) for part in _taken(cell)]
         if not folded:
             continue
         checks = [raw.astext() for node in folded for raw in node.findall(nodes.raw) if _CHECK in raw.astext()]

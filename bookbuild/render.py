@@ -3,8 +3,8 @@
 The notebooks are rendered as they are, with execution off: what the page shows is what the regression has read. They are staged in
 a folder of their own, together with the pages that hold no code and those that are generated; Jupyter Book runs there with every
 warning an error, so that no reference leads nowhere; and the finished pages take the old ones' place in one step, so that a failed
-build leaves the last good book. Tests of the built book see to links in HTML of ours and in
-readers' notebooks, of which Sphinx knows nothing.
+build leaves the last good book. Tests of the built book see to links in HTML of ours and in readers' notebooks, of which Sphinx
+knows nothing.
 """
 
 from __future__ import annotations

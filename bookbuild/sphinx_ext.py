@@ -440,11 +440,12 @@ def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: M
             (content or [box])[0].insert(0, fold)
 
 
-_CODES = re.compile(r"\s*·\s*(?=[A-C]-)[^)]*")
+_CODES = re.compile(rf"\s*·\s*(?={CODE.pattern})[^)]*")
+"""The codes at the end of a title, with the dot before them."""
 _ICON = (
     '<details><summary title="The paper\'s claim"><svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">'
     '<path d="M3.5 1.5h6l3 3v10h-9zM9.5 1.5v3h3M5.5 8h5M5.5 11h5"/></svg>'
-    '<span class="sslbook-unseen">The paper\'s claim</span></summary>'
+    '<span class="visually-hidden">The paper\'s claim</span></summary>'
 )
 """A page with a folded corner, and its name for those who do not see it."""
 

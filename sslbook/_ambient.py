@@ -64,10 +64,7 @@ def _generator_states() -> tuple[Any, ...]:
 
 
 def _set_generators(to: int | tuple[Any, ...] | None) -> None:
-    """Set the generators of :func:`_generator_states` to a seed or to saved states; with None they go on where they are.
-
-    NumPy's takes 32 bits of the seed, which is all that it can.
-    """
+    """To a seed, of which NumPy's takes 32 bits, or to what :func:`_generator_states` said; with None they go on where they are."""
     if isinstance(to, tuple):
         torch.set_rng_state(to[0])
         for number, state in enumerate(to[1]):

@@ -34,10 +34,7 @@ def nearest(name: object, names: Iterable[str], cutoff: float = 0.4) -> list[str
 
 
 def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
-    """Raise ValueError, with the names that there are and the nearest, unless ``given`` is one of them.
-
-    argument: how the caller knows it, which begins the sentence: ``loss must be one of …, got 'infonce'; did you mean …?``.
-    """
+    """Raise ValueError unless ``given`` is one of the names: ``loss must be one of …, got 'infonce'; did you mean …?``."""
     if given not in (names := tuple(allowed)):
         hint = "".join(f"; did you mean {near!r}?" for near in nearest(given, names)[:1])
         raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
@@ -133,13 +130,8 @@ def require_classes(argument: str, classes: Tensor) -> None:
     """
     import torch  # seconds, which a list of options does not need
 
-    if (
-        not isinstance(classes, torch.Tensor)
-        or classes.dtype == torch.bool
-        or classes.is_floating_point()
-        or classes.is_complex()
-    ):
-        kind = classes.dtype if isinstance(classes, torch.Tensor) else type(classes).__name__
+    kind = classes.dtype if isinstance(classes, torch.Tensor) else type(classes).__name__
+    if isinstance(kind, str) or kind == torch.bool or kind.is_floating_point or kind.is_complex:
         raise TypeError(f"{argument} must be a torch tensor and have an integer dtype, got {kind}")
 
 

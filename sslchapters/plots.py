@@ -307,7 +307,7 @@ def slider(
 
 def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
     """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
-    image = _img(picture(fig, keep_colors=keep_colors), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
+    image = img(picture(fig, keep_colors=keep_colors), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
     _display(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
 
 
@@ -327,7 +327,7 @@ def _slider_html(
     still = sorted({0, len(frames) // 2, len(frames) - 1})  # on paper and without scripts
     told = ", ".join(texts[i] for i in still)
     pictures = "\n".join(
-        _img(frame, words, kind + (" sslbook-still" if i in still else ""), text=text, hidden=i != start)
+        img(frame, words, kind + (" sslbook-still" if i in still else ""), text=text, hidden=i != start)
         for i, (frame, text, words) in enumerate(zip(frames, texts, alts, strict=True))
     )
     control, shown = f"slider-{name}-control", escape(texts[start])
@@ -371,7 +371,8 @@ def _size(frame: bytes) -> tuple[int, int]:
     return Image.open(io.BytesIO(frame)).size
 
 
-def _img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: bool = False) -> str:
+def img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: bool = False) -> str:
+    """The HTML of a picture inside the page, of the class ``kind``."""
     if not alt.strip():
         raise ValueError("alt: got nothing; say what the picture shows")
     width, height = _size(frame)
@@ -415,7 +416,7 @@ def _live_slider(
     def update(_: object = None) -> None:
         frame = picture(draw(values[choice.value]))
         reading.value, alt = told(values[choice.value])
-        image = _img(frame, alt, "sslbook-frame")
+        image = img(frame, alt, "sslbook-frame")
         shown.value = image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
 
     choice.observe(update, names="value")

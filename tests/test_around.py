@@ -97,7 +97,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "products": lambda g: [*(ask(g.op, g.weight) for ask in OPERATOR), g.pairs.directions(), g.pairs.share(g.weight)],
     "inspect_network": lambda g: [(*layer.values, *(share.value for share in layer.step.values()))
                                   for layer in sslbook.inspect_network(g.net, g.data, views=2, k=2).layers],
-    "dose": lambda g: torch.from_numpy(sslbook.dose(sslbook.mlp((16, 3)), PLANTED, lambda net, draw: step_of(net, draw)).growth),
+    "dose": lambda g: torch.from_numpy(sslbook.dose(sslbook.mlp((16, 3)), PLANTED, step_of).growth),
     "contrastive": lambda g: [bound(LOSSES[name].value)(g.z.movedim(0, 1)) for name in ("simple", *BATCH)],
     "pair_distances, info_nce, soft_triplet, partials": lambda g: [(r, loss(*r), sslbook.partials(loss, *r)) for loss in (
         partial(sslbook.info_nce, temperature=0.5), partial(sslbook.soft_triplet, temperature=0.5))

@@ -27,12 +27,12 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_610,
+    "sslbook": 8_555,
     "sslchapters": 19_400,
-    "bookbuild": 3_605,
-    "benchmarks": 725,
-    "tests": 13_300,
-    "tools": 790,
+    "bookbuild": 3_604,
+    "benchmarks": 720,
+    "tests": 13_286,
+    "tools": 786,
 }
 """Lines of Python, which may only fall."""
 

@@ -112,8 +112,5 @@ def open_run(path: Path) -> dict[str, Any]:
 
 
 def encoder_and_projector(model: Siamese) -> nn.Sequential:
-    """Return what the loss sees of a run's networks, as one network, in evaluation mode; the model's own mode changes with it.
-
-    Names of its layers begin with ``0.`` in the encoder, and with ``1.`` in the projector.
-    """
+    """Return what the loss sees of a run's networks, as one network, in evaluation mode; the model's own mode changes with it."""
     return nn.Sequential(model.encoder, model.projector).eval()

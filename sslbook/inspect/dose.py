@@ -131,9 +131,7 @@ def dose(
         directions = torch.linalg.qr(drawn)[0].T.reshape(shape)
     elif tuple(directions.shape) != shape or not (directions.flatten(1).norm(dim=1) > 0).all():
         raise ValueError(f"directions must be {shape}, none of them zero, got {tuple(directions.shape)}")
-    patterns = (directions.double() / directions.double().flatten(1).norm(dim=1).view(-1, *[1] * (images.ndim - 1))).to(
-        images
-    )
+    patterns = nn.functional.normalize(directions.double().flatten(1)).reshape(shape).to(images)
     s2, u2 = most * torch.tensor(DOSES, dtype=torch.float64)[torch.randperm(len(DOSES), generator=random)].T
     a = torch.randn(len(images), len(DOSES), generator=random, dtype=torch.float64)
     a = (a - a.mean(0)) / a.std(0, correction=0)
@@ -149,7 +147,7 @@ def dose(
     trained = copied(net)
     with default_device_of(images), seeded(seed):
         x = draw(torch.arange(min(len(images), LOOKED_AT)))
-        step = 0.5 * float(most) ** 0.5
+        step = 0.5 * most**0.5
         before = _carried(net, x, patterns, step)
         train(trained, draw)
         growth = _carried(trained, x, patterns, step) - before

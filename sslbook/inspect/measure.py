@@ -199,7 +199,6 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport
     """Measure one layer of the network, and of the untrained one where there are two ``scenes``, with all controls.
 
     Random directions and targets are drawn with ``seed + 1``; their shares are means, with the interval of 95 % of the draws.
-    Raises ValueError, TypeError or RuntimeError for a layer that can't be measured.
     """
     (net, views, _), *others = scenes
     population = (views.shape[0], views.shape[1])

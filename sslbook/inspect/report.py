@@ -126,10 +126,7 @@ class Report:
         return place / "report.html"
 
     def verdict(self) -> str:
-        """Say in how many layers the step's share exceeds all controls, by value and by interval; suggest more data.
-
-        Layers that are not :attr:`LayerReport.clear` are counted apart, since their modes say nothing.
-        """
+        """Say in how many clear layers the step's share exceeds all controls, by value and by interval; suggest more data."""
         clear = [layer for layer in self.layers if layer.clear]
         if not clear:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
@@ -158,10 +155,7 @@ class Report:
         return rows
 
     def table(self) -> str:
-        """Return the verdict, and a row for each layer: the shares of the trace and of the step in the leading modes.
-
-        Layers that could not be measured follow, each with the reason.
-        """
+        """Return the verdict, for each layer the shares of the trace and of the step in the leading modes, and what is left out."""
         lines, rows = [self.verdict(), f"Shares in the {self.about['modes']} leading modes:"], self.rows(ends=False)
         cells = [list(row) for row in rows[:1]] + [list(row.values()) for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -217,10 +217,8 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None 
     require_floating(r=r)
     require_one_of("loss", loss, ("simple", "soft_triplet", "info_nce"))  # those of Theorem 2
     unused = {"margin": loss != "soft_triplet" and margin, "temperature": loss == "simple" and temperature}
-    if any(unused.values()):
-        raise ValueError(
-            f"loss={loss!r} has no use for {' and '.join(name for name, number in unused.items() if number)}"
-        )
+    if names := [name for name, number in unused.items() if number]:
+        raise ValueError(f"loss={loss!r} has no use for {' and '.join(names)}")
     if loss == "simple":
         return torch.ones_like(r)
     tau = require_number("temperature", temperature, above=0)

@@ -69,16 +69,15 @@ class CovarianceOperator:
     dtype: torch.dtype = field(init=False)
     device: torch.device = field(init=False)
     symmetric: bool = field(init=False)
-    _norm: Tensor = field(init=False)  # of each view's output, (B, 1)
-    _unit: Tensor = field(init=False)  # each view's output divided by it, (B, n_L)
+    _norm: Tensor | None = field(init=False)  # of each view's output, (B, 1), under normalisation
 
     def __post_init__(self) -> None:
         """Work out what follows from the fields; raises ValueError where an output has no direction to be normalised to."""
         weight, output = self.opened.weight, self.opened.output
         matrix = self.mixing.matrix if isinstance(self.mixing, PairMixing) else self.mixing.weights
-        norm = lengths("view", output) if self.normalize else torch.ones_like(output[:, :1])
+        symmetric = not self.normalize and is_symmetric(matrix)
         vars(self).update(shape=(weight.numel(), weight.numel()), dtype=weight.dtype, device=weight.device)
-        vars(self).update(symmetric=is_symmetric(matrix) and not self.normalize, _norm=norm, _unit=output / norm)
+        vars(self).update(symmetric=symmetric, _norm=lengths("view", output) if self.normalize else None)
 
     def __repr__(self) -> str:
         (n, v), shape = self.population, " x ".join(map(str, self.opened.weight.shape))
@@ -155,9 +154,8 @@ class CovarianceOperator:
         gradients = opened.pulled_back if by_views else opened.sample_gradients
         total = gram = torch.zeros((), dtype=torch.float64, device=self.device)
         for rows in opened.units():
-            right = left = gradients(rows / self._norm).double()
-            if self.normalize:
-                left = gradients((rows - (rows * self._unit).sum(-1, keepdim=True) * self._unit) / self._norm).double()
+            right = gradients(self._scaled(rows)).double()
+            left = gradients(self._scaled(rows, tangential=True)).double() if self.normalize else right
             if by_views:
                 gram = gram + right @ left.T
             else:
@@ -182,10 +180,7 @@ class CovarianceOperator:
         return self._eigenpairs(k, tol, seed)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values.
-
-        They are the largest of ``-OP``.  The arguments are those of :meth:`top_eigenpairs`.
-        """
+        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
         found = self._eigenpairs(k, tol, seed, sign=-1)
         return replace(found, values=-found.values)
 
@@ -213,13 +208,18 @@ class CovarianceOperator:
         It is ``C``; under normalisation :math:`M_{ab} = C_{ab} P^\perp_{f_a} / (\|f_a\| \|f_b\|)` (Eq. 56), since a step along an
         output moves no direction.  adjoint: ``M^T``.
         """
-        if self.normalize:
-            u = (u - (u * self._unit).sum(-1, keepdim=True) * self._unit if adjoint else u) / self._norm
+        u = self._scaled(u, tangential=adjoint)
         mixed: Tensor = self.mixing(u.movedim(-2, 0).unflatten(0, self.population), adjoint=adjoint)
-        u = mixed.flatten(0, 1).movedim(0, -2)
-        if self.normalize:
-            u = (u if adjoint else u - (u * self._unit).sum(-1, keepdim=True) * self._unit) / self._norm
-        return u
+        return self._scaled(mixed.flatten(0, 1).movedim(0, -2), tangential=not adjoint)
+
+    def _scaled(self, u: Tensor, *, tangential: bool = False) -> Tensor:
+        r"""Under normalisation a field divided by the outputs' norms, first without its part along them if ``tangential``."""
+        if self._norm is None:
+            return u
+        if tangential:
+            unit = self.opened.output / self._norm
+            u = u - (u * unit).sum(-1, keepdim=True) * unit
+        return u / self._norm
 
     def _eigenpairs(self, k: int, tol: float, seed: int, sign: int = 1) -> EigenPairs:
         """The ``k`` largest eigenpairs of ``sign * OP``, by one of the three ways of :meth:`top_eigenpairs`.

@@ -83,8 +83,6 @@ class OpenedLayer:
     output: Tensor
     given: torch.dtype
     _above: Tensor  # f_L as a function of the pre-activation, its graph kept
-    _weight: Tensor  # the weight again
-    _out: Tensor  # and the layer's output without a bias as a function of it, its graph kept
 
     def jvp(self, direction: Tensor) -> Tensor:
         r"""Return ``K(x)^T vec(direction)`` for each sample, ``(B, n_L)`` or ``(k, B, n_L)``: how the outputs move with the weight.
@@ -109,7 +107,7 @@ class OpenedLayer:
         :math:`c = \partial L / \partial f_L` it is the gradient of a loss in the weight, of whatever the samples are weighed by.
         """
         several = cotangent.ndim > self.output.ndim
-        for output, point in ((self._above, self.preactivation), (self._out, self._weight)):
+        for output, point in ((self._above, self.preactivation), self._layer):
             (cotangent,) = torch.autograd.grad(output, point, cotangent, retain_graph=True, is_grads_batched=several)
         return cotangent
 
@@ -166,6 +164,13 @@ class OpenedLayer:
             cotangent = torch.ones_like(self.output, requires_grad=True)
             (pulled,) = torch.autograd.grad(self._above, self.preactivation, cotangent, create_graph=True)
         return pulled, cotangent
+
+    @cached_property
+    def _layer(self) -> tuple[Tensor, Tensor]:
+        """The layer's output without a bias, with its graph, and the weight again, of which it is a function: for the first VJP."""
+        with default_settings(gradients=True):
+            weight = self.weight.clone().requires_grad_()
+            return _apply(self.module, self.below, weight), weight
 
 
 def _apply(module: Layer, below: Tensor, weight: Tensor) -> Tensor:
@@ -248,9 +253,9 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
         )
     if below.requires_grad or not weight.requires_grad:
         raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
-    above, below, again = output.reshape(len(output), -1), below.detach(), weight.detach().clone().requires_grad_()
-    graphs = above, again, _apply(module, below, again)
-    return OpenedLayer(name, module, again.detach(), below, cuts[0], above.detach(), given, *graphs), weight, out
+    above = output.reshape(len(output), -1)
+    opened = OpenedLayer(name, module, weight.detach(), below.detach(), cuts[0], above.detach(), given, above)
+    return opened, weight, out
 
 
 def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Tensor, out: Tensor) -> None:
@@ -287,7 +292,7 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Ten
         # a subclass with a forward of its own (cosines, quantised weights), and a hook that changes the output: the derivative
         # in the weight must be that of a plain layer of its kind on the same input
         (real,) = torch.autograd.grad(out, weight, of_out, allow_unused=True)
-        (plain,) = torch.autograd.grad(part._out, part._weight, of_out, retain_graph=True)
+        (plain,) = torch.autograd.grad(*part._layer, of_out, retain_graph=True)
         rounding = 8 * eps * math.sqrt(of_out.numel() / len(plain))
         if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
             raise ValueError(

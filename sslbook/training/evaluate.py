@@ -207,8 +207,7 @@ def linear_probe(
 def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
     """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur.
 
-    Raises TypeError and ValueError for what :func:`knn_accuracy` lists: by broadcasting or by a class of -1, an accuracy would be
-    silently wrong.
+    Without what :func:`knn_accuracy` refuses, by broadcasting or by a class of -1, an accuracy would be silently wrong.
     """
     require_floating(train_features=train, test_features=test)
     if train.ndim != 2 or train.shape[1:] != test.shape[1:] or not (train.numel() and test.numel()):

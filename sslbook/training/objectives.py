@@ -29,18 +29,12 @@ Objective = Callable[[Outputs], Tensor]
 def of_views(outputs: Outputs, *, name: str, **settings: Any) -> Tensor:
     r"""A loss of the two views' embeddings alone, by its name in :data:`OF_VIEWS`.
 
-    Of pairs of distances, averaged over the anchors of both views; of ``N`` images, each anchor has :math:`H = 2N - 2` negatives:
-
-    - info_nce: :math:`-\log\frac{e^{-r_+/\tau}}{e^{-r_+/\tau} + \sum_k e^{-r_{k-}/\tau}}`, SimCLR's NT-Xent.
-    - simple: :math:`(1 + \beta) r_+ - \frac1H\sum_k r_{k-}` (Corollary 1 of [tian2020]).
-    - soft_triplet: :math:`\frac1H\sum_k \tau\log(1 + e^{(r_+ - r_{k-} + r_0)/\tau})` with margin :math:`r_0` (Section 4).
-    - quadratic: :math:`r_+ - \frac1{H+1}\sum_k r_{k-}`, :math:`H = N - 1` negatives of the anchor's own view (Eq. 3 of
-      [tian2023], :math:`\alpha = 1`).
+    Of pairs of distances, averaged over the anchors of both views, with the formulas of :mod:`sslbook.losses.pairs`: info_nce is
+    SimCLR's NT-Xent; quadratic has the negatives of the anchor's own view alone (Eq. 3 of [tian2023], :math:`\alpha = 1`).
 
     Of the batch, with the formulas of :mod:`sslbook.losses.batch`: supervised_contrastive asks for ``labels`` in the outputs (its
-    authors train at a temperature of 0.1 or 0.07; at any, it is info_nce when no two labels are alike).  spectral_contrastive
-    sees embeddings of norm :math:`\sqrt\mu`; the released code leaves those inside of that sphere as they are.  CLIP learns the
-    temperature, and SigLIP (sigmoid_pairs) scale and bias, from the values on that stay here.
+    authors train at a temperature of 0.1 or 0.07).  spectral_contrastive sees embeddings of norm :math:`\sqrt\mu`; the released
+    code leaves those inside of that sphere as they are.  What CLIP and SigLIP learn stays at the settings' values.
     """
     if name in ("info_nce", "simple", "soft_triplet", "quadratic"):
         negatives = "same_view" if name == "quadratic" else "both_views"

@@ -100,7 +100,7 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> dict
     A part sees the leaves below it and nothing else, and given :math:`z_\mu` the subtrees of its children are independent.  So all
     patterns of the leaves below a child are listed once, with its activations and with their probabilities given :math:`z_\nu`.
     With depth 5 and two values these are 65,536 for each half of the tree instead of the :math:`2^{32}` of the whole; the root's
-    part needs only means and covariances of its children (:func:`moments`).
+    part needs none (:func:`moments`).
 
     A child's term in a parent's pre-activation, :math:`W_{\mu\nu} f_\nu`, is worked out once for each of its patterns, and so is
     their probability given :math:`z_\mu`, :math:`P_{\mu\nu} \mathbb P(\cdot \mid z_\nu)`; the parent's patterns are pairs of

@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "chapters" / "library.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 NAMES = sorted(homes(Path(sslbook.__file__).with_suffix(".pyi")))
-CLAIM = re.compile(r"[ABC]-\w")
 
 
 def test_each_promised_name_stands_on_the_page_once() -> None:

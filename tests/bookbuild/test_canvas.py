@@ -6,7 +6,6 @@ import gzip
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import browser_cases
@@ -19,7 +18,6 @@ from bookbuild.sphinx_ext import ASSETS
 from sslbook import covariance_operator, intra_operator, mlp
 from sslbook.losses import pairs
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = """<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>One</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="book.css">
 <style>html {{ --pst-color-text-base: #222; background: #fff; color: #222 }} body {{ margin: 0 }}
@@ -162,7 +160,7 @@ def test_it_fits_a_phone_shows_the_focus_and_axe_finds_nothing(driver: Any, widt
     ring = """const h = document.querySelector('[data-handle=weight]'); h.focus({focusVisible: true});
     return getComputedStyle(h.querySelector('.sslbook-canvas-ring')).stroke !== 'none' && h.getAttribute('aria-label')"""
     assert driver.execute_script(ring) == "The weight, at (0.70, 0.70); arrow keys move it"
-    driver.execute_script((ROOT / "tests/vendor/axe.min.js").read_text(encoding="utf-8"))
+    driver.execute_script(browser_cases.AXE.read_text(encoding="utf-8"))
     run = "const done = arguments[0]; axe.run().then(r => done(r.violations.map(v => `${v.id}: ${v.nodes[0].html}`)))"
     assert driver.execute_async_script(run) == []
 

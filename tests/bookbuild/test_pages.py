@@ -26,7 +26,6 @@ from sslchapters.ledger import read_claims
 pytestmark = [*browser_cases.MARKS, pytest.mark.built]
 BOOK = find_book(Path(__file__).resolve().parents[2])
 HTML = BOOK.html
-AXE = BOOK.root / "tests/vendor/axe.min.js"
 Seen = TypeVar("Seen")
 PATIENCE = 110
 """The longest that a page may take for anything, in seconds, on a machine with much else to do; selenium itself waits for 120."""
@@ -194,7 +193,7 @@ class Browser:
 
     def violations(self, **options: Any) -> list[str]:
         """What axe finds, by these of its options; it takes glyphs and repeated colours away."""
-        self.js(AXE.read_text(encoding="utf-8"))
+        self.js(browser_cases.AXE.read_text(encoding="utf-8"))
         return [f"accessibility: {text}" for text in self.driver.execute_async_script(VIOLATIONS, options)]
 
 

@@ -35,7 +35,6 @@ from sslchapters.modulation.runs import (
 
 TINY = TokenRun(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
 MODES = ("normal", "detach", "omit")
-GROUPS = ("view", "batch")
 
 
 def embed(world: World, tokens: torch.Tensor) -> torch.Tensor:

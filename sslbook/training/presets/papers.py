@@ -118,10 +118,7 @@ def lines(method: str) -> Iterator[Line]:
 
 
 def simclr_settings(data: str) -> Settings:
-    """The released SimCLR on "cifar10", or on "stl10" with its unlabelled images.
-
-    Adam at 0.01 (STL-10: 0.001), batches of 128 in one order, 500 epochs, with the linear protocol after 100 and 300 too.
-    """
+    """The released SimCLR on "cifar10", or on "stl10" with its unlabelled images; 500 epochs, probed after 100 and 300 too."""
     stl = data == "stl10"
     split, stem, lr = ("train+unlabeled", "stl", 1e-3) if stl else ("train", "cifar", 1e-2)
     images: dict[str, Any] = {"dataset": data, "split": split, "pipeline": data, "networks": Networks(stem=stem)}
@@ -129,10 +126,7 @@ def simclr_settings(data: str) -> Settings:
 
 
 def byol_settings(simclr: Settings) -> Settings:
-    """The released BYOL, but for its symmetric predictor, on the images and with the encoder of ``simclr``.
-
-    SGD at a constant 0.03 with decay, a new order in each epoch, 100 epochs; the target starts from weights of its own.
-    """
+    """The released BYOL, but for its symmetric predictor, on the images and with the encoder of ``simclr``; 100 epochs."""
     networks = replace(simclr.networks, predictor=2, target="ema", target_init="own")
     descent: dict[str, Any] = {"optimizer": "sgd", "lr": 0.03, "weight_decay": 4e-4, "schedule": "constant"}
     order: dict[str, Any] = {"shuffle": True, "drop_last": False, "epochs": 100, "probes": (100,)}
@@ -160,10 +154,7 @@ class Preset:
 
     @property
     def minutes(self) -> float:
-        """The estimate of its minutes on one H200: epochs by seconds an epoch, a third more with a target tower.
-
-        0 for small networks, which need no such machine.
-        """
+        """The estimate of its minutes on one H200; 0 for small networks, which need no such machine."""
         if self.settings.networks.width < 64:
             return 0.0
         more = TARGET if self.settings.networks.target else 1.0
@@ -238,18 +229,12 @@ class Run:
         return root / self.slug
 
     def rows(self, root: Path) -> list[Row]:
-        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise.
-
-        Raises ValueError for a result that is damaged.
-        """
+        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise; raises as `read_result`."""
         content = read_result(self.folder(root))
         return [] if content is None else list(content["rows"])
 
     def finished(self, root: Path) -> bool:
-        """Whether a table could show it: the linear protocol was run after its last epoch and after all that ``probes`` names.
-
-        A longer run of the same settings, which has the same folder, has finished this one too.
-        """
+        """Whether a table could show it: the linear protocol was run after its last epoch and after all that ``probes`` names."""
         measured = {row["epoch"] for row in self.rows(root) if row.get("linear") is not None}
         return measured >= {self.settings.epochs, *self.settings.probes}
 

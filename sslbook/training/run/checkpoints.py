@@ -70,10 +70,7 @@ class State:
     rows: list[Row] = field(default_factory=list)
 
     def content(self) -> dict[str, Any]:
-        """The state as :func:`save` takes it: settings and rows as JSON, all tensors by their names.
-
-        Settings come with their hash, which says whether a run may go on from here (:meth:`restore`).
-        """
+        """The state as :func:`save` takes it: settings, with their hash, and rows as JSON, all tensors by their names."""
         return {
             "settings": json.dumps(self.settings.as_json()),
             "hash": self.settings.hash(),

@@ -145,10 +145,7 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the settings as JSON has them: tuples as lists, ``networks`` as an object.
-
-        A run with your own images leaves out :data:`REPLACED`, which it has no use for.
-        """
+        """Return the settings as JSON has them, with lists and objects; without :data:`REPLACED` where the images are your own."""
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return {name: value for name, value in content.items() if not (self.own and name in REPLACED)}
 

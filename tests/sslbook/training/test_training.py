@@ -99,13 +99,9 @@ def test_first_weights_are_torchvisions_and_the_cifar_stem_is_pytorchs() -> None
 
 
 @pytest.mark.parametrize("hidden", [5, None])
-def test_a_head_is_written_out(hidden: int | None) -> None:
+@pytest.mark.parametrize("norm", [("normal", "normal"), None])
+def test_a_head_is_written_out(hidden: int | None, norm: tuple[str, str] | None) -> None:
     """BatchNorm stands before the last layer, behind ReLU's place if there are two."""
-    for norm in (("normal", "normal"), None):
-        _hold_head(hidden, norm)
-
-
-def _hold_head(hidden: int | None, norm: tuple[str, str] | None) -> None:
     head = Head(6, hidden, 3, norm).double()
     y = torch.randn(7, 6, generator=generator(), dtype=torch.float64)
     x, weights = y.clone(), list(head.parameters())
