@@ -46,16 +46,14 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
     said = "mean of A, mean of B" if weight is None else ""
     ax.annotate(said, (0, -0.45), ha="center", color=PALETTE["blue"])
     if weight is not None:
-        for mean, name, up in zip(means.tolist(), "AB", (0.24, -0.2), strict=True):
-            ax.annotate(
-                f"mean of {name}", (mean[0] - 0.3, mean[1] + up), ha="right", va="center", color=PALETTE["blue"]
-            )
-        tip, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
-        step = apart * (apart @ weight.numpy()) / 4
+        for (x, y), name, side in zip(means.tolist(), "AB", (-0.35, 0.35), strict=True):
+            ax.annotate(name, (x + side, y), ha="center", va="center", color=PALETTE["blue"])
+        tip, apart = 0.75 * weight.numpy(), (means[0] - means[1]).numpy()
+        step = apart * (apart @ weight.numpy()) / 1.6
         world.draw_arrow(ax, 0 * tip, tip, "ink")
         world.draw_arrow(ax, tip, step, "green")
-        ax.annotate("step", (1.12, 0.56), color=PALETTE["green"])
-        ax.annotate("$w$", (0.8, 0.1), color=PALETTE["ink"])
+        ax.annotate("step", tip + step, (0, 4), textcoords="offset points", ha="center", color=PALETTE["green"])
+        ax.annotate("$w$", (1.2, 0.25), color=PALETTE["ink"])
     ax.set(xlabel="first pixel", ylabel="second pixel" if weight is None else "")
 
 
