@@ -30,7 +30,7 @@ ON_KINK, BAND = 1e-6, 0.02
 
 @dataclass(frozen=True)
 class Rule:
-    """What a layer climbs: its response, the temperature of InfoNCE (None: each filter climbs its own energy), and by which views."""
+    """What a layer climbs: its response, InfoNCE's temperature (None: the energy of each filter), and by which views."""
 
     act: Activation
     tau: float | None = None

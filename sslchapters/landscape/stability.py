@@ -219,10 +219,10 @@ def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
 
 
 def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
-    r"""The same with augmentation: :math:`J = (1 - a) \int_{w^T x' = 0} E[\psi(x) | x']\, x' x'^T p`, at every w, for uniform weights.
+    r"""The same with augmentation, uniform weights, at every w: :math:`J = (1 - a) \int_{w^T x' = 0} E[\psi(x) | x']\, x' x'^T p`.
 
-    The components of a mixture are the images, and their draws the views, so that an image x with the mean response b(x) has
-    :math:`\psi(x) = b(x) - E[b]`, and its gated mean is :math:`a m + (1 - a)(m \Phi(w^T m / \sigma) + \sigma w \phi(w^T m / \sigma))`.
+    The components of a mixture are the images, and their draws the views.  An image with the mean response b has
+    :math:`\psi = b - E[b]` and the gated mean :math:`a m + (1 - a)(m \Phi(s) + \sigma w \phi(s))`, :math:`s = w^T m / \sigma`.
     The integral in closed form against automatic differentiation of A; worst relative error.
     Broken: the formula without augmentation, and the sign.
     """
