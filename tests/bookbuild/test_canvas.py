@@ -184,7 +184,7 @@ def test_a_run_starts_where_one_presses_and_is_scipy_s_flow(driver: Any) -> None
         seen = numbers(driver, "fates")
         assert seen["start"] == pytest.approx([x, y], abs=0.03)
         assert (seen["lives"], "collapses" in said.text) == (lives, not lives)
-        ends = theory.scalar_ends(*np.array(seen["start"])[:, None], seen["h"])
+        ends = theory.scalar_ends(np.array(seen["start"][:1]), np.array(seen["start"][1:]), seen["h"])
         assert [abs(seen["end"][0]), seen["end"][1]] == pytest.approx([float(end[0]) for end in ends], abs=1e-6)
         assert seen["after"] == pytest.approx(seen["q"], abs=1e-6)
         worst = max(worst, flow_gap(seen))
