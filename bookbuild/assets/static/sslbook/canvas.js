@@ -335,7 +335,7 @@
     label("rule", "w\u2082", SIDE / 2 + 8, 18);
     label("rule", "collapse", SIDE / 2, 48, "middle");
     label("rule", "collapse", SIDE / 2, SIDE - 24, "middle");
-    const level = label("step", "w\u2082 = h", 6, 0);
+    const level = label("step", "w\u2082 = h", SIDE - 6, 0, "end");
     const handle = shape("g", "handle", { tabindex: 0, role: "button", "aria-roledescription": "movable point", "data-handle": "start" });
     make("circle", handle, { r: 24, class: "sslbook-canvas-ring" });
     make("circle", handle, { r: 8, class: "sslbook-canvas-grip" });
