@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -33,7 +34,7 @@ def smallest_tree(ax: Axes, colours: Colours, polarities: Mapping[str, float]) -
     """The tree of depth one whose root is the image: an arrow to each pixel, with its polarity, and grey where that is 0."""
     for k, (name, rho) in enumerate(polarities.items()):
         x = 1.0 + 2 * k
-        look = {
+        look: dict[str, Any] = {
             "arrowstyle": "-|>",
             "color": colours["blue"] if rho else _GREY,
             "linewidth": 1.6,
@@ -106,7 +107,7 @@ def correlations(ax: Axes, best: Sequence[Tensor], color: str) -> None:
     best: the largest correlation of a unit with the part's variable, one tensor ``(1, nodes)`` a depth, root first.
     """
     for d, (found, x) in enumerate(zip(best, _edges(ax, len(best)), strict=True)):
-        look = {"zorder": 2, "linewidths": 1}
+        look: dict[str, Any] = {"zorder": 2, "linewidths": 1}
         ax.scatter(x, torch.full_like(x, -d), s=_size(d), c="white", edgecolors=_GREY, **look)
         ax.scatter(x, torch.full_like(x, -d), s=_size(d) * found[0].square(), c=color, linewidths=0, zorder=3)
 
@@ -119,7 +120,7 @@ def signals(ax: Axes, strength: Sequence[Tensor], color: str, lowest: float) -> 
     shades = LinearSegmentedColormap.from_list("signal", ["#ffffff", color])
     norm = LogNorm(lowest, 0.3, clip=True)
     for d, (found, x) in enumerate(zip(strength, _edges(ax, len(strength)), strict=True)):
-        look = {"cmap": shades, "norm": norm, "edgecolors": _GREY, "linewidths": 1, "zorder": 2}
+        look: dict[str, Any] = {"cmap": shades, "norm": norm, "edgecolors": _GREY, "linewidths": 1, "zorder": 2}
         ax.scatter(x, torch.full_like(x, -d), s=_size(d), c=found[0].clamp_min(lowest), **look)
     bar = plt.colorbar(ScalarMappable(norm, shades), ax=ax, orientation="horizontal", fraction=0.06, pad=0, aspect=30)
     bar.ax.tick_params(length=0)
@@ -129,7 +130,7 @@ def by_depth(ax: Axes, steps: Sequence[int], rows: Tensor, color: str) -> None:
     """A curve a depth over ``steps``, rows (steps, depths): the root's is thick; its name and the lowest one's at the start."""
     lowest = rows.shape[1] - 1
     for d, mark in zip(range(lowest + 1), "os^Dv", strict=False):
-        look = {"color": color, "linewidth": 2.6} if d == 0 else {"color": _GREY, "linewidth": 1.2}
+        look: dict[str, Any] = {"color": color, "linewidth": 2.6} if d == 0 else {"color": _GREY, "linewidth": 1.2}
         ax.plot(steps, rows[:, d], marker=mark, **look)
     for d, name in ((0, "root"), (lowest, "lowest")):
         up = 9 if rows[0, d] == rows[0].max() else -12
