@@ -265,7 +265,9 @@ INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>Fi
 <div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.1</p>
 <section id="proof-content"><p>So <code>op</code>.</p><div class="math">\[\begin{split}a\end{split}\]</div></section></div>
 <div class="cell"><p>Printed.</p><figure id="fig"><figcaption><p>Figure 2.1 Drawn.</p></figcaption></figure></div>
-<section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article>"""
+<section id="three"><h3>2.1.1. Three</h3><p>Third.</p><dl class="py class"><dt id="sslbook.Net"><em class="sig-param"><span
+class="n">width</span>: <span class="n">int</span></em></dt><dd><p>A net.</p><dl class="py method"><dt id="sslbook.Net.plot"></dt>
+<dd><p>Draws.</p></dd></dl></dd></dl></section></section></section></article>"""
 
 
 def test_each_section_has_its_own_words_and_no_code() -> None:
@@ -273,6 +275,8 @@ def test_each_section_has_its_own_words_and_no_code() -> None:
         ("top", "2. One", "", "First β."),
         ("two", "2.1. Two", "Theorem 2.1", "Second. Theorem 2.1 So op. … Figure 2.1 Drawn."),
         ("three", "2.1.1. Three", "", "Third."),
+        ("sslbook.Net", "Net", "width", "A net."),
+        ("sslbook.Net.plot", "Net.plot", "", "Draws."),
     ]
 
 
