@@ -269,16 +269,8 @@ def _publish_all(number: Number) -> float:
     """Publish a number; of an interval its ends too, each held as the mean is, and how many values it is from, exactly."""
     _publish(number)
     if isinstance(number.result, Interval):
-        none: dict[str, Any] = {
-            "low": None,
-            "high": None,
-            "n": None,
-            "rivals": {},
-            "rejects": {},
-            "runs": (),
-            "why": None,
-        }
-        part = replace(number, part_of=number.name, **none)
+        gone: dict[str, Any] = {"rivals": {}, "rejects": {}, "runs": (), **dict.fromkeys(("low", "high", "n", "why"))}
+        part = replace(number, part_of=number.name, **gone)
         for end in ("low", "high"):
             _publish(replace(part, name=f"{number.name}-{end}", value=getattr(number.result, end)))
         exactly = asdict(Criterion(atol=0.0))
