@@ -30,7 +30,7 @@ from sslbook._check import require_number, require_one_of, require_whole
 from sslbook._machine import device_name
 from sslchapters import plots
 from sslchapters.intervals import Interval
-from sslchapters.running import BOOK, DEVICES, LENIENT, PARAMETERS, SCALES, device_kind
+from sslchapters.running import BOOK, DEVICES, LENIENT, SCALES, device_kind
 from sslchapters.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value, badge, line
 
 T = TypeVar("T")
@@ -111,9 +111,12 @@ def _strict(run: Run, names: Mapping[str, Any]) -> bool:
 
     Raises ValueError for another seed or scale than the book's, and for a parameter that there isn't: papermill would go on.
     """
-    for cell in [cell for cell in names.get("In", ()) if cell.startswith("# Parameters\n")]:  # as papermill writes it
-        for given in re.findall(r"^(\w+) =", cell, re.MULTILINE):
-            require_one_of("parameter", given, PARAMETERS)
+    known: list[str] = []
+    for cell in names.get("In", ()):
+        set_here = re.findall(r"^(\w+) =", cell, re.MULTILINE)
+        for given in set_here if cell.startswith("# Parameters\n") else ():  # as papermill begins a cell of its own
+            require_one_of("parameter", given, known)
+        known += set_here
     strict = str(names.get("strict", False)).lower()
     require_one_of("strict", strict, ("true", "false"))
     if strict == "true" and (run.scale, run.seed) != BOOK:

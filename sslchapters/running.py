@@ -20,9 +20,6 @@ DEVICES = ("auto", "cpu", "cuda")
 BOOK = ("quick", 0)
 """The scale and the seed of the numbers on the pages."""
 
-PARAMETERS = ("scale", "seed", "device", "strict")
-"""What a reader's notebook may be given, as by ``papermill -p``; the last is none of a chapter's source."""
-
 
 def device_kind(device: str) -> str:
     """``auto`` resolved to the kind of device that there is; raises InputError for ``cuda`` where there is none.
