@@ -233,7 +233,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "$$\na = b\n\\tag{1.1}\n$$" in told
     assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
     assert f"It gains {rise}, 1.2 or more; 28% of them." in told
-    install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
+    install, hello, beside, in_all = (cell for cell in notebook.cells if cell.cell_type == "code")
     assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
     buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
     assert [button["href"].partition("?")[0] for button in buttons] == [
@@ -245,7 +245,8 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert '"gap:.1e=-1.23e-15"' in beside.source
     assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source
     assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
-    assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))
+    assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello, in_all))
+    assert in_all.source.endswith("sum_up()")
     assert (html / "chapters" / offers["one.md"]).read_text(encoding="utf-8") == HEADER + CHAPTER
 
     # A page with a broken reference: refused, with its place; the good book stays.
