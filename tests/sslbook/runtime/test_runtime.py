@@ -37,7 +37,7 @@ def test_words_of_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ("check", "error", "words"),
     [
         (lambda: _check.require_one_of("loss", "infonce", ["simple", "info_nce"]), ValueError,
-         r"loss must be one of simple, info_nce, got 'infonce'; did you mean 'info_nce'\?"),
+         r"loss must be one of simple, info_nce, got 'infonce'; did you mean info_nce\?"),
         (lambda: _check.require_number("tau", True), TypeError, "tau must be a number, got True"),
         (lambda: _check.require_number("tau", float("nan")), ValueError, "tau must be finite"),
         (lambda: _check.require_number("tau", 0, above=0), ValueError, "tau must be above 0, got 0"),
