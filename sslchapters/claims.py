@@ -16,6 +16,7 @@ import platform
 import random
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
@@ -109,6 +110,7 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     np.random.seed(seed)  # noqa: NPY002 - chapters may use code that draws from the global stream
     torch.manual_seed(seed)
     plots.style()
+    warnings.filterwarnings("ignore", "views hold one view")  # a chapter does it on purpose, and says so
     _session.run = run
     _session.numbers.clear()
     _session.started = time.perf_counter()
