@@ -39,7 +39,7 @@ MEANT = {
     "num_workers workers pin_memory prefetch": "it is not needed, since all images lie in memory",
     "accelerator gpu gpus cuda": "device= of pretrain and train, and --device of a command, choose where to run",
     "transform transforms augmentation augment": "pipeline=Pipeline(size, …) is the augmentation",
-    "dino ibot moco swav mae ijepa": "it is not here; the page “The library” lists what is",
+    "dino ibot moco swav mae ijepa": "it is not here; there are {}",
     "bt barlow barlowtwins": "the name is barlow_twins",
     "byol simsiam": "pretrain and train have it; it has no operator, since its targets are constants",
 }
@@ -52,10 +52,11 @@ def hint(given: object, names: Iterable[str], cutoff: float = 0.4) -> str:
     >>> hint("num_workers", ["networks", "batch"]), hint("bacth", ["networks", "batch"])
     ('it is not needed, since all images lie in memory', 'did you mean batch?')
     """
+    names = tuple(names)
     for said, meaning in MEANT.items():
         if str(given).casefold() in said.split():
-            return meaning
-    near = nearest(given, names := tuple(names), cutoff)
+            return meaning.format(", ".join(names))
+    near = nearest(given, names, cutoff)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
 
 

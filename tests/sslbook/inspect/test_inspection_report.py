@@ -77,7 +77,7 @@ def test_the_verdict_counts_what_is_above_all_controls(report: Report) -> None:
         layer("behind", (0.2, 0.15, 0.25), (0.3, 0.2, 0.4)),
         layer("blurred", (0.9, 0.9, 0.9), (0.3, 0.2, 0.4), clear=False),
     )
-    told = replace(report, layers=layers).verdict()
+    told = replace(report, layers=layers, about={**report.about, "seconds": 3}).verdict()
     assert re.match(
         r"In 1 of 3 layers .* \(surely\), in 2 by its value \(surely, by value\)\. 1 more is unclear\.", told
     )
@@ -86,12 +86,13 @@ def test_the_verdict_counts_what_is_above_all_controls(report: Report) -> None:
         "A control has as large a share (behind): any gradient would lie there.",
         "Other images may decide otherwise (by value).",
         # its interval and the control's are 0.15 and 0.1 wide, on the sides that face, and 0.2 apart
-        f"About {math.ceil(12 * ((0.15 + 0.1) / 0.2) ** 2)} images x 3 views, about 1 s, would settle (by value).",
+        f"About {math.ceil(12 * 1.5 * ((0.15 + 0.1) / 0.2) ** 2)} images x 3 views, about 2 s, would settle (by value).",
         "Each mode of a last linear layer is there once for every output (blurred): no data makes a few of them lead.",
     ):
         assert sentence in told
     noisy, missed = replace(layers[0], lowest=-layers[0].values[-1]), replace(layers[0], residual=0.2)
-    assert "About 12 images x 6 views, about 1 s, would settle (surely)." in replace(report, layers=(noisy,)).verdict()
+    report = replace(report, about={**report.about, "seconds": 3})
+    assert "About 12 images x 8 views, about 8 s, would settle (surely)." in replace(report, layers=(noisy,)).verdict()
     lost = replace(noisy, values=(1.0, -1.0))
     assert "More than 16 times as many views would be needed (surely)." in replace(report, layers=(lost,)).verdict()
     assert "The search did not find all modes (surely): ask for fewer." in replace(report, layers=(missed,)).verdict()
