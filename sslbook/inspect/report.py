@@ -37,6 +37,17 @@ MARKS = {
 operators' modes, then other directions' share in these.  The page's dark theme turns the colours' lightness round."""
 
 
+OUTCOMES = {
+    "surely": "There the step amplifies what survives augmentation, and no control explains its share{}.",
+    "behind": "A control has as large a share{}: any gradient would lie there.",
+    "by value": "Other images may decide otherwise{}.",
+    "noisy": "The noise of few views is as large as the last of the leading modes{}.",
+    "missed": "The search did not find all modes{}: ask for fewer.",
+    "last": "Each mode of a last linear layer is there once for every output{}: no data makes a few of them lead.",
+}
+"""What each outcome of a layer means, in the order in which a verdict says so."""
+
+
 @dataclass(frozen=True)
 class Size:
     r"""Trace, and participation ratio :math:`(\operatorname{tr})^2 / \|\mathrm{OP}\|_F^2`, each with its standard error."""
@@ -98,10 +109,18 @@ class LayerReport:
         """Its name as tables and charts show it, which says so where it is not :attr:`clear`."""
         return self.name if self.clear else f"{self.name} (unclear)"
 
+    @property
+    def outcome(self) -> str:
+        """One of :data:`OUTCOMES`: what its numbers mean."""
+        if self.clear:
+            return "behind" if not self.ahead() else "surely" if self.ahead("low", "high") else "by value"
+        return "last" if self.copies > 1 else "missed" if self.residual >= 0.1 else "noisy"
+
     def settled_by(self) -> float:
         """Return how many times as many images, or where it is not clear as many views, would settle what the layer leaves open.
 
-        A quarter is added to what the noise now asks for, and half to what the intervals do: a difference that looks large shrinks.
+        An interval's width falls with the root of the number of images, and the noise that the draw of the views leaves with the
+        number of views or faster.  Half is added to the first, as large differences shrink, and a quarter to the second.
         """
         if not self.clear:
             return 2.5 * -self.lowest / self.values[-1] if self.values[-1] > 0 else math.inf
@@ -139,49 +158,31 @@ class Report:
     def verdict(self) -> str:
         """Say in how many clear layers the step's share exceeds all controls, what each outcome means, and what would settle it.
 
-        An interval's width falls with the root of the number of images, and the noise that the draw of the views leaves with the
-        number of views or faster; time grows with both.  More than 16 times as much is out of reach.
+        Time grows with the numbers of images and of views; more than 16 times as much is out of reach.
         """
-        clear, open_ = ([layer for layer in self.layers if layer.clear is which] for which in (True, False))
-        surely = [layer for layer in clear if layer.ahead("low", "high")]
-        ahead = [layer for layer in clear if layer.ahead()]
-        by_value = [layer for layer in ahead if layer not in surely]
-        noisy = [layer for layer in open_ if layer.copies == 1 and layer.residual < 0.1]
-        found = f"In {len(surely)} of {len(clear)} layers the step's share in the leading modes is above all controls by its "
-        found += f"interval{_names(surely)}, in {len(ahead)} by its value{_names(ahead) * (ahead != surely)}."
-        said = [found if clear else "No layer could be judged" + (": all were left out." if not self.layers else ".")]
-        said += [f"{len(open_)} more {'is' if len(open_) == 1 else 'are'} unclear."] * bool(clear and open_)
-        for layers, sentence in (
-            (surely, "There the step amplifies what survives augmentation, and no control explains its share{}."),
-            (
-                [layer for layer in clear if layer not in ahead],
-                "A control has as large a share{}: any gradient would lie there.",
-            ),
-            (by_value, "Other images may decide otherwise{}."),
-            (noisy, "The noise of few views is as large as the last of the leading modes{}."),
-            (
-                [layer for layer in open_ if layer.residual >= 0.1],
-                "The search did not find all modes{}: ask for fewer.",
-            ),
-            (
-                [layer for layer in open_ if layer.copies > 1],
-                "Each mode of a last linear layer is there once for every output{}: no data makes a few of them lead.",
-            ),
-        ):
-            said += [sentence.format(_names(layers))] * bool(layers)
-        for layers, axis in ((by_value, "images"), (noisy, "views")):
-            if reached := [layer for layer in layers if layer.settled_by() <= 16]:
-                more, now = (
+        by = {kind: [layer for layer in self.layers if layer.outcome == kind] for kind in OUTCOMES}
+        surely, ahead = by["surely"], [layer for layer in self.layers if layer.clear and layer.ahead()]
+        clear, unclear = len(ahead + by["behind"]), sum(not layer.clear for layer in self.layers)
+        if not clear:
+            said = ["No layer could be judged" + ("." if self.layers else ": all were left out.")]
+        else:
+            found = f"In {len(surely)} of {clear} layers the step's share in the leading modes is above all controls by its "
+            found += f"interval{_names(surely)}, in {len(ahead)} by its value{_names(ahead) * (ahead != surely)}."
+            said = [found, *[f"{unclear} more {'is' if unclear == 1 else 'are'} unclear."] * bool(unclear)]
+        said += [OUTCOMES[kind].format(_names(layers)) for kind, layers in by.items() if layers]
+        for kind, axis in (("by value", "images"), ("noisy", "views")):
+            far = [layer for layer in by[kind] if layer.settled_by() > 16]
+            if reached := [layer for layer in by[kind] if layer not in far]:
+                more, size = (
                     max(layer.settled_by() for layer in reached),
-                    {name: self.about[name] for name in ("images", "views")},
+                    {n: self.about[n] for n in ("images", "views")},
                 )
-                size = {**now, axis: math.ceil(now[axis] * more)}
+                size[axis] = math.ceil(size[axis] * more)
                 time = duration(self.about["seconds"] / len(self.layers) * len(reached) * more)
                 said.append(
                     f"About {size['images']} images x {size['views']} views, {time}, would settle{_names(reached)}."
                 )
-            if far := [layer for layer in layers if layer not in reached]:
-                said.append(f"More than 16 times as many {axis} would be needed{_names(far)}.")
+            said += [f"More than 16 times as many {axis} would be needed{_names(far)}."] * bool(far)
         return " ".join(said)
 
     def rows(self, part: str = "step", *, ends: bool = True) -> list[dict[str, str]]:
