@@ -16,6 +16,7 @@ import platform
 import random
 import re
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
@@ -96,6 +97,7 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     np.random.seed(seed)  # noqa: NPY002 - chapters may use code that draws from the global stream
     torch.manual_seed(seed)
     plots.style()
+    warnings.filterwarnings("ignore", "views hold one view")  # a chapter does it on purpose, and says so
     session.run, session.strict = run, False
     session.numbers.clear()
     session.exercises.clear()
