@@ -23,6 +23,7 @@ RECORDERS: dict[str, str] = {
         "audit.hltm": "hltm-narrow hltm-narrow-mixed hltm-norms hltm-norms-printed hltm-tables",
         "audit.modulation": "modulation-alone modulation-contested modulation-filters modulation-page"
         " modulation-seeds modulation-tables",
+        "landscape.layers": "landscape-layer",
         "operators_today.runs": "operators-today-cifar10 operators-today-ingredients",
         "training.live": "training-digits",
         "training.layer_operators": "training-operator training-operator-full training-opened",

@@ -218,6 +218,47 @@ def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
     return out
 
 
+def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
+    r"""The same with augmentation, uniform weights, at every w: :math:`J = (1 - a) \int_{w^T x' = 0} E[\psi(x) | x']\, x' x'^T p`.
+
+    The components of a mixture are the images, and their draws the views.  An image with the mean response b has
+    :math:`\psi = b - E[b]` and the gated mean :math:`a m + (1 - a)(m \Phi(s) + \sigma w \phi(s))`, :math:`s = w^T m / \sigma`.
+    The integral in closed form against automatic differentiation of A; worst relative error.
+    Broken: the formula without augmentation, and the sign.
+    """
+    pop = theory.blobs(replicas, 5, 3, seed, sigma=0.5)
+    w = theory.directions(replicas, 1, 3, seed)[:, 0]
+    across = torch.eye(3, dtype=w.dtype) - w[:, :, None] * w[:, None]
+    found = []
+    for slope in (0.0, 0.3, -1.0):
+
+        def means(v: Tensor, slope: float = slope) -> Tensor:  # the gated mean of each image, (R, 5, 3)
+            unit = v / v.norm(dim=-1, keepdim=True)
+            s = (pop.x @ unit[..., None])[..., 0] / pop.sigma
+            bell = torch.exp(-s.square() / 2)[..., None] / (2 * torch.pi) ** 0.5
+            passed = pop.x * torch.special.ndtr(s)[..., None] + pop.sigma * bell * unit[:, None]
+            return slope * pop.x + (1 - slope) * passed
+
+        def pulled(v: Tensor) -> Tensor:  # A(v) w, summed over instances, which don't meet
+            centred = means(v) - (pop.p[..., None] * means(v)).sum(1, keepdim=True)
+            out: Tensor = torch.einsum("rk,rkd,rke,re->rd", pop.p, centred, centred, w).sum(0)
+            return out
+
+        j = torch.autograd.functional.jacobian(pulled, w).movedim(1, 0)
+        mean = (means(w) @ w[..., None])[..., 0]
+        psi = mean - (pop.p * mean).sum(-1, keepdim=True)
+        m = (pop.x @ w[..., None])[..., 0]
+        density = pop.p * torch.exp(-0.5 * (m / pop.sigma).square()) / (pop.sigma * (2 * torch.pi) ** 0.5)
+        aside = pop.x - m[..., None] * w[:, None]
+        moments = torch.einsum("rkd,rke->rkde", aside, aside) + pop.sigma**2 * across[:, None]
+        right, clean = (
+            (1 - slope) * ((density * weight)[..., None, None] * moments).sum(1) for weight in (psi, psi - mean)
+        )
+        formulas = {"views": right, "broken: no augmentation": clean, "broken: sign": -right}
+        found.append({name: relative(across @ j @ across, wanted) for name, wanted in formulas.items()})
+    return over_instances(*found)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Roughness on a disc
 

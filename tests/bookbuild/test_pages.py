@@ -462,7 +462,7 @@ ANSWERS = {
     "why does BYOL not collapse": ["questions.html#why-does-byol-not-collapse"],
     "InfoNCE": ["operators_today.html#infonce-and-triplets-a-weighted-covariance"],
     "stop-gradient": ["byol.html#stop-gradient"],
-    "temperature": ["landscape.html#linear-filters-and-temperature"],
+    "temperature": ["details_landscape.html#linear-filters-and-temperature"],
     "Theorem 6": ["hltm.html#what-survives-from-the-root", "errata.html#theorem-6-the-statement-and-its-proof"],
     "eq 56": ["details_covariance.html#normalised-outputs"],
     "A-Thm3": ["covariance.html#one-covariance-moves-the-weights"],

@@ -1,0 +1,123 @@
+r"""A whole layer of filters on digits: do its filters end at different peaks, do they lie on kinks, and are they of use?
+
+Each filter :math:`w_k` of unit length climbs with steps whose length falls from 0.2 to 1e-7.  `RULES` says what is climbed: its
+own energy (half the variance of its view-averaged response), as under the simple loss, which adds up over filters; or minus InfoNCE
+of all responses together, scaled to length 1.  Gradients are exact, over all images and views, or of two random views a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sslbook._random import Streams
+from sslbook.images.datasets import shifts
+from sslbook.training.evaluate import effective_rank, linear_probe
+from sslchapters.energies import project
+from sslchapters.enumerated import Images, digits
+from sslchapters.landscape.theory import LINEAR, RELU, Activation
+from sslchapters.records import rounded
+from sslchapters.sweep import Study
+
+IMAGES, FILTERS, STEPS = 60, 32, 600
+ON_KINK, BAND = 1e-6, 0.02
+"""Largest sine of the angle between a filter and a plane that counts as lying on it, and as lying near it."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a layer climbs: its response, InfoNCE's temperature (None: the energy of each filter), and by which views."""
+
+    act: Activation
+    tau: float | None = None
+    augmented: bool = True
+    sampled: bool = False
+
+
+RULES = {
+    "alone, linear": Rule(LINEAR),
+    "alone, ReLU": Rule(RELU),
+    "alone, ReLU, no augmentation": Rule(RELU, augmented=False),
+    "together, linear, 0.5": Rule(LINEAR, 0.5),
+    "together, ReLU, 0.5": Rule(RELU, 0.5),
+    "together, ReLU, 0.1": Rule(RELU, 0.1),
+    "together, ReLU, 0.5, two views a step": Rule(RELU, 0.5, sampled=True),
+}
+
+
+def info_nce(z: Tensor, tau: float) -> Tensor:
+    """Mean over all pairs of views of one image of InfoNCE against all views of the other images: ``z (N, V, D)`` of length 1."""
+    count, views, _ = z.shape
+    likeness = torch.einsum("ivd,jwd->ivjw", z, z) / tau
+    own = torch.eye(count, dtype=torch.bool)[:, None, :, None]
+    others = likeness.masked_fill(own, -torch.inf).logsumexp((2, 3))
+    pairs = likeness.diagonal(dim1=0, dim2=2).movedim(-1, 0)  # (N, V, V)
+    return torch.nn.functional.softplus(others[:, :, None] - pairs)[:, ~torch.eye(views, dtype=torch.bool)].mean()
+
+
+def gain(w: Tensor, x: Tensor, rule: Rule) -> Tensor:
+    """What the filters ``w (K, d)`` climb on views ``x (N, V, d)``."""
+    response = rule.act(x @ w.T)
+    if rule.tau is None:
+        return 0.5 * response.mean(1).var(0, correction=0).sum()
+    return -info_nce(torch.nn.functional.normalize(response, dim=-1, eps=1e-9), rule.tau)
+
+
+def climbed(w: Tensor, x: Tensor, rule: Rule, draw: Streams) -> Tensor:
+    """Where filters that start at ``w`` come to rest on views ``x (N, V, d)``."""
+    for t in range(STEPS):
+        free = w.clone().requires_grad_()
+        chosen = draw.uniform(x.shape[:2], torch.float64)[0].argsort(1)[:, :2, None].expand(-1, -1, x.shape[-1])
+        (slope,) = torch.autograd.grad(gain(free, x.gather(1, chosen) if rule.sampled else x, rule), free)
+        up = project(w, slope)
+        w = w + 0.2 * (1e-7 / 0.2) ** (t / (STEPS - 1)) * up / up.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+        w = w / w.norm(dim=-1, keepdim=True)
+    return w
+
+
+def measured(w: Tensor, x: Tensor, act: Activation, train: Images, test: Images, centre: Tensor) -> dict[str, float]:
+    """Different filters (cosine below 0.999), views on a filter's kink and by chance, probe's accuracy in %, effective rank."""
+    inputs = x.flatten(0, 1)
+    sine = (inputs @ w.T).abs() / inputs.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    features = [act((part.pixels.flatten(1) - centre) @ w.T).float() for part in (train, test)]
+    probe = linear_probe(features[0], train.labels, features[1], test.labels, epochs=200, lr=1e-2)
+    return {
+        "different": float((~(w @ w.T > 0.999).tril(-1).any(1)).sum()),
+        "on kink": float((sine < ON_KINK).sum(0).double().mean()),
+        "by chance": float((sine < BAND).sum(0).double().mean()) * ON_KINK / BAND,
+        "accuracy": 100 * probe.final,
+        "rank": float(effective_rank(features[1])),
+    }
+
+
+def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
+    """The record: by rule and measure, a number a seed; all rules start from the random filters of ``at the start``."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for seed in seeds:
+        data = digits(1460, seed, torch.float64)
+        seen, train, test = (
+            replace(data, pixels=data.pixels[part], labels=data.labels[part])
+            for part in (slice(IMAGES), slice(IMAGES, 960), slice(960, 1460))
+        )
+        x = shifts(seen.pixels).flatten(2)
+        centre, draw = x.mean((0, 1)), Streams([seed], "filters")
+        x = x - centre
+        start = draw.normal((FILTERS, x.shape[-1]))[0]
+        start = start / start.norm(dim=-1, keepdim=True)
+        ends = {"at the start": (start, x, RELU)}
+        for name, rule in RULES.items():
+            views = x if rule.augmented else x[:, :1]
+            ends[name] = climbed(start, views, rule, draw), views, rule.act
+        for name, (w, views, act) in ends.items():
+            for what, value in measured(w, views, act, train, test, centre).items():
+                found.setdefault(name, {}).setdefault(what, []).append(value)
+    return {
+        name: {what: rounded(torch.tensor(of), digits=5) for what, of in each.items()} for name, each in found.items()
+    }
+
+
+STUDIES = {"landscape-layer": Study(values, tuple(range(8)))}
