@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -85,22 +86,20 @@ def tug(ax: Axes, beta: float, directions: Mapping[str, tuple[float, float]]) ->
     """
     for row, (name, (a, b)) in enumerate(directions.items()):
         push, pull, y = beta * a, beta**2 * (a + b), -2.0 * row
-        arrows = ((0.28, push, "blue", "push"), (0.28, -pull, "vermilion", "pull"), (-0.38, push - pull, "ink", "net"))
-        for up, length, color, word in arrows:
+        arrows = (
+            (0.28, push, "blue", "push", "bottom"),
+            (0.28, -pull, "vermilion", "pull", "bottom"),
+            (-0.35, push - pull, "ink", "net", "top"),
+        )
+        for up, length, color, word, side in arrows:
             if abs(length) > 0.02:
-                look = {
-                    "arrowstyle": "-|>",
-                    "lw": 3,
-                    "color": PALETTE[color],
-                    "shrinkA": 0,
-                    "shrinkB": 0,
-                    "mutation_scale": 16,
-                }
-                ax.annotate("", (length, y + up), (0, y + up), arrowprops=look)
-                ax.text(length / 2, y + up + 0.13, word, color=PALETTE[color], ha="center", va="bottom")
+                look = {"arrowstyle": "-|>", "lw": 3, "color": PALETTE[color], "shrinkA": 0, "shrinkB": 0}
+                ax.annotate("", (length, y + up), (0, y + up), arrowprops={**look, "mutation_scale": 16})
+                at, beyond = math.copysign(max(abs(length) / 2, 0.3), length), 0.13 if side == "bottom" else -0.13
+                ax.text(at, y + up + beyond, word, color=PALETTE[color], ha="center", va=side)
         ax.plot(0, y, "o", ms=7, color=PALETTE["ink"])
         ax.text(-1.45, y + 0.85, name, ha="left", va="center", weight="bold")
-    ax.set(xlim=(-1.5, 1.2), ylim=(-2.0 * len(directions) + 0.9, 1.2), yticks=[], xlabel=r"growth of $w$")
+    ax.set(xlim=(-1.5, 1.2), ylim=(-2.0 * len(directions) + 0.7, 1.2), yticks=[], xlabel=r"growth of $w$")
     ax.axvline(0, color="#cccccc", lw=0.8, zorder=0)
     ax.grid(visible=False)
 
@@ -112,7 +111,8 @@ def parabolas(ax: Axes, beta: float, shares: Mapping[float, float], measured: Ca
     for jitter, share in shares.items():
         main, rate = jitter == 0.5, fine * (1 - fine / share)
         ax.plot(fine, rate, color=PALETTE["ink" if main else "blue"], lw=2.4 if main else 1.2, alpha=1 if main else 0.6)
-        ax.annotate(f"{share:g}", (share, 0), (3, 3), textcoords="offset points", weight="bold" if main else "normal")
+        bold = "bold" if main else "normal"
+        ax.annotate(f"share\n{share:g}", (share, 0), (4, 9), textcoords="offset points", weight=bold, size=9)
     ax.plot(dots, [measured(float(each)) for each in dots], "o", ms=5, color=PALETTE["vermilion"])
     ax.plot(beta, measured(beta), "D", ms=11, mfc="none", mew=2, color=PALETTE["ink"])
-    ax.set(xlabel=r"predictor $\beta$", ylabel="growth rate across", xlim=(0, 1.1), ylim=(-0.5, 0.3))
+    ax.set(xlabel=r"predictor $\beta$", ylabel="growth rate across", xlim=(0, 1.2), ylim=(-0.4, 0.3))
