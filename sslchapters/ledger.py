@@ -27,7 +27,7 @@ VERDICTS: Mapping[str, str] = {
     "holds with the correction": "the claim is right once a factor, sign or hypothesis is corrected; both versions are computed",
     "fails as stated": "a counterexample shows that the claim, or a part of it, is false",
     "trend holds, numbers differ": "our runs of a table's size show its trend, but not its numbers",
-    "trend holds in miniature": "our runs show a table's trend, but are far smaller; none of the table's size shows it",
+    "trend holds in miniature": "our runs show a table's trend, but they are far smaller than the table's",
     "trend holds, no numbers to compare": "our runs show the trend of a figure without numbers; the note says where it fails",
     "trend not seen in miniature": "our runs are far smaller than a table's and do not show its trend",
     "undecided in miniature": "our runs are far smaller than a table's and do not decide whether its trend holds",

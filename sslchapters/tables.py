@@ -295,13 +295,13 @@ def as_text(columns: Sequence[str], rows: Rows) -> str:
 
 
 def as_html(caption: str, columns: Sequence[str], rows: Rows) -> str:
-    """A table with a header cell for each of ``columns``; the first cell of each of ``rows`` heads its row."""
+    """A table with a header cell for each of ``columns``; the first cell of each of ``rows`` heads its row; minus signs are set."""
 
     def row(cells: Iterable[str]) -> str:
         return "\n".join(("    <tr>", *(f"      {cell}" for cell in cells), "    </tr>\n"))
 
     head = row(f'<th scope="col">{escape(column, quote=False)}</th>' for column in columns)
-    body = [[escape(cell, quote=False) for cell in cells] for cells in rows]
+    body = [[re.sub(r"(?<![\w.-])-(?=\d)", "−", escape(cell, quote=False)) for cell in cells] for cells in rows]
     lines = "".join(
         row((f'<th scope="row">{name}</th>', *(f"<td>{cell}</td>" for cell in cells))) for name, *cells in body
     )

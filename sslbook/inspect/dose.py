@@ -94,8 +94,8 @@ def dose(
     r"""Plant sixteen features of known amount and share in your images, train, and see which of them your network learns.
 
     Along the direction :math:`q_k` every view of image i gets :math:`s_k a_{ik} + u_k n`, where n is drawn anew for each view.
-    ``train(network, draw)`` trains a copy of ``net`` in place, as you train; ``draw(numbers)`` gives it one view of the images of
-    these numbers, ``(B, ...)``, another one in each call.  view: your augmentation, from a batch to one view of each; none if not
+    ``train(network, draw)`` trains a copy of ``net`` in place, as you would; in it, ``draw(numbers)`` returns a new random view
+    of each image whose number is given, ``(B, ...)``.  view: your augmentation, from a batch to one view of each; none if not
     given.  directions: sixteen patterns ``(16, ...)`` of an image's shape, for networks that see no white noise; by default
     random and orthogonal.  strength: the largest variance along a pattern of length one, as a part of the images' total variance.
 

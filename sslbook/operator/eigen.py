@@ -74,8 +74,8 @@ class EigenPairs:
     def plot(self, shape: tuple[int, ...] | None = None, image: tuple[int, int, int] | None = None) -> Figure:
         """Draw, for each eigenvector as a matrix with a row per output, the input pattern with the largest response.
 
-        This pattern is the matrix's first right singular vector.  Three input channels are shown as colours.  Any other
-        number of them lie side by side, row by row, each in the same scale.
+        This pattern is the matrix's first right singular vector.  Three input channels are shown as colours; any
+        other number of channels are drawn side by side, all in one scale.
 
         shape: the weight's shape, needed only if the pairs have none.
         image: the shape ``(C, H, W)`` of a linear layer's inputs; for a convolution, the kernel's shape is used.

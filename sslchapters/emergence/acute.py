@@ -11,13 +11,6 @@ import torch
 from torch import Tensor
 
 
-def random_responses(units: int, n: int, seed: int = 0) -> Tensor:
-    """Gaussian responses ``(units, n)`` of which at least one is positive."""
-    draw = torch.Generator().manual_seed(seed)
-    h = torch.randn(units, n, generator=draw, dtype=torch.float64)
-    return torch.where(h.max(1, keepdim=True).values > 0, h, -h)
-
-
 def settle(h: Tensor, m: float, cosine: float, *, steps: int = 6000, rate: float = 0.2) -> Tensor:
     """Responses ``(units, n)`` after many steps of the flow, as parts of the largest."""
     n = h.shape[1]
@@ -35,7 +28,9 @@ def fate(n: int, m: float, cosine: float, *, units: int = 40, seed: int = 0) -> 
 
     A response below a tenth of the largest counts as none.
     """
-    start = random_responses(units, n, seed)
+    draws = torch.Generator().manual_seed(seed)
+    h = torch.randn(units, n, generator=draws, dtype=torch.float64)
+    start = torch.where(h.max(1, keepdim=True).values > 0, h, -h)  # at least one is positive
     end = settle(start, m, cosine)
     active = (end > 0.1).sum(1)
     first = end.argmax(1) == start.argmax(1)

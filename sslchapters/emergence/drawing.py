@@ -46,31 +46,40 @@ def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) ->
     said = "mean of A, mean of B" if weight is None else ""
     ax.annotate(said, (0, -0.45), ha="center", color=PALETTE["blue"])
     if weight is not None:
-        for mean, name, up in zip(means.tolist(), "AB", (0.24, -0.2), strict=True):
-            ax.annotate(
-                f"mean of {name}", (mean[0] - 0.3, mean[1] + up), ha="right", va="center", color=PALETTE["blue"]
-            )
-        tip, apart = weight.numpy() / 2, (means[0] - means[1]).numpy()
-        step = apart * (apart @ weight.numpy()) / 4
+        for (x, y), name, side in zip(means.tolist(), "AB", (-0.35, 0.35), strict=True):
+            ax.annotate(name, (x + side, y), ha="center", va="center", color=PALETTE["blue"])
+        tip, apart = 0.75 * weight.numpy(), (means[0] - means[1]).numpy()
+        step = apart * (apart @ weight.numpy()) / 1.6
         world.draw_arrow(ax, 0 * tip, tip, "ink")
         world.draw_arrow(ax, tip, step, "green")
-        ax.annotate("step", (1.12, 0.56), color=PALETTE["green"])
-        ax.annotate("$w$", (0.8, 0.1), color=PALETTE["ink"])
+        ax.annotate("step", tip + step, (0, 4), textcoords="offset points", ha="center", color=PALETTE["green"])
+        ax.annotate("$w$", (1.2, 0.25), color=PALETTE["ink"])
     ax.set(xlabel="first pixel", ylabel="second pixel" if weight is None else "")
 
 
 def energy(ax: Axes, degrees: ArrayLike, height: NDArray[np.float64]) -> None:
-    r"""The energy :math:`\gamma^2` over the weights' angle, its ridges, which way it is climbed, and what each quarter does."""
-    ax.plot(degrees, height, color=PALETTE["ink"])
-    for at, name in ((135, "01 alone"), (315, "10 alone")):
-        ax.plot(at, 0.5, "o", color=PALETTE["vermilion"], markersize=9)
-        ax.annotate(name, (at, 0.5), (0, 10), textcoords="offset points", ha="center", color=PALETTE["vermilion"])
-        for side in (-1, 1):
-            start, end = at + 34 * side, at + 16 * side
-            rise = [float(np.interp(x, np.asarray(degrees), height)) for x in (start, end)]
-            arrow = {"arrowstyle": "-|>", "color": PALETTE["blue"], "linewidth": 2.2}
-            ax.annotate("", (end + 6 * side, rise[1]), (start + 6 * side, rise[0]), arrowprops=arrow)
-    for at, word in ((45, "stuck:\n01, 10 and 11"), (225, "dead:\nnothing")):
-        ax.annotate(word, (at, 0.02), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=11)
-    ax.set(xlim=(0, 360), ylim=(-0.02, 0.65), xticks=range(0, 361, 45), yticks=(0, 0.25, 0.5))
-    ax.set(xlabel="angle of the weights", ylabel=r"energy $\gamma^2$")
+    r"""The energy :math:`\gamma^2` above the circle of directions, its ridges, which way it is climbed, and the plains."""
+    angle = np.radians(np.asarray(degrees))
+
+    def at(degree: float, radius: float) -> tuple[float, float]:
+        return radius * float(np.cos(np.radians(degree))), radius * float(np.sin(np.radians(degree)))
+
+    ax.plot(np.cos(angle), np.sin(angle), color="#999999", linewidth=1)
+    ax.plot((1 + height) * np.cos(angle), (1 + height) * np.sin(angle), color=PALETTE["blue"], linewidth=2.4)
+    for middle, word in ((45, "stuck:\n01, 10, 11"), (225, "dead:\nnothing")):
+        arc = np.radians(np.linspace(middle - 45, middle + 45, 60))
+        ax.plot(np.cos(arc), np.sin(arc), color="#999999", linewidth=7, solid_capstyle="butt", zorder=3)
+        ax.annotate(word, at(middle, 0.55), ha="center", va="center")
+    for ridge, name, side in ((135, "01 alone", "right"), (315, "10 alone", "left")):
+        ax.plot(*at(ridge, 1.5), "o", color=PALETTE["vermilion"], markersize=9, zorder=4)
+        ax.annotate(name, at(ridge, 1.62), ha=side, va="center", color=PALETTE["vermilion"])
+        for sign in (-1, 1):
+            look = {
+                "arrowstyle": "-|>",
+                "color": PALETTE["ink"],
+                "linewidth": 1.8,
+                "connectionstyle": f"arc3,rad={0.14 * sign}",
+            }
+            ax.annotate("", at(ridge + 7 * sign, 0.93), at(ridge + 40 * sign, 0.93), arrowprops=look)
+    ax.set(xlim=(-2.9, 2.9), ylim=(-1.5, 1.5), aspect="equal", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    ax.set(xlabel="first weight", ylabel="second weight")

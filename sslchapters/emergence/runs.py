@@ -384,15 +384,21 @@ def released(trained: Trained) -> dict[str, Tensor]:
     }
 
 
-def agreement(start: Network, end: Network) -> float:
-    """Share of the filters that move which respond, at the ``end``, to the pattern strongest at the ``start``, and to it alone.
+def missed(start: Network, end: Network) -> tuple[Tensor, Tensor]:
+    """Masks ``(R, k)``: the filters that move, and those of them that do not end at the pattern strongest at the ``start`` alone.
 
     Those that move are those whose patterns at the start do not cancel; "alone" as in `_kinds`.
     """
     bias = start.filters.shape[-1] == 3
     moving = direction(selected(start.filters), bias).ne(0).any(-1)
     before, after = (responses(net.filters).argmax(-1) for net in (start, end))
-    return float((_kinds(end)["single"] & (before == after))[moving].double().mean())
+    return moving, moving & ~(_kinds(end)["single"] & (before == after))
+
+
+def agreement(start: Network, end: Network) -> float:
+    """Share of the filters that move which end as predicted (`missed`)."""
+    moving, out = missed(start, end)
+    return float((~out)[moving].double().mean())
 
 
 STUDIES = {"emergence-two-layer": Study(two_layer_values, tuple(range(30)))}
