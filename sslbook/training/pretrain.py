@@ -196,7 +196,9 @@ def pretrain(
         if loss is not None:
             value = loss(torch.randn(run.batch, 2, run.networks.projector_out, requires_grad=True))
             if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
-                raise ValueError(f"method must give one number, a tensor that depends on z, got {value!r}. {BY_HAND}")
+                raise ValueError(
+                    f"method must give one number, which depends on z, got {getattr(value, 'shape', value)}. {BY_HAND}"
+                )
     parts = {"images": data.pixels} | ({"labels": data.labels} if sees(run.objective) == "labels" else {})
     own = {name: hashlib.sha256(part.contiguous().numpy().data).hexdigest() for name, part in parts.items()}
     own |= {part: _name(function) for part, function in (("views", views), ("loss", loss)) if function is not None}
