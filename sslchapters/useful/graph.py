@@ -1,8 +1,9 @@
 r"""The augmentation graph of a finite population, its functions with the largest surviving shares, and linear probes on them.
 
 A population is a table ``p(v | x)``, ``(N, n)``: equally likely images in rows, distinct views in columns. Averages lead from
-functions of views to functions of images, :math:`\mathbb E[f(v) \mid x]`, and back, :math:`\mathbb E[u(x) \mid v]`. One after the other they are the operator of the graph whose edges are :math:`A_{vw} = \mathbb E_x\, p(v \mid x)\, p(w \mid x)`, and
-both have its eigenvalues: a function of views, and one of images, for each surviving share (Section 3 of [haochen2021]).
+functions of views to functions of images, :math:`\mathbb E[f(v) \mid x]`, and back, :math:`\mathbb E[u(x) \mid v]`. One after the
+other they are the operator of the graph with edges :math:`A_{vw} = \mathbb E_x\, p(v \mid x)\, p(w \mid x)`. Both ways have its
+eigenvalues: a function of views, and one of images, for each surviving share (Section 3 of [haochen2021]).
 """
 
 from __future__ import annotations

@@ -49,18 +49,20 @@ def test_tied_functions_are_averaged_over_their_choices() -> None:
     found = graph.spectrum(torch.eye(5, dtype=torch.float64))
     seen = graph.probe(found, torch.tensor([0, 0, 1, 1, 1]))
     torch.testing.assert_close(seen.left, torch.linspace(1, 0, 5, dtype=torch.float64))
-    assert seen.share == pytest.approx(1) and bool(torch.isinf(seen.bound[:4]).all())
+    assert seen.share == pytest.approx(1)
+    assert bool(torch.isinf(seen.bound[:4]).all())
 
 
 def test_descent_ends_at_the_leading_functions() -> None:
-    table = tables(1)[0]
+    table = tables(2)[0]
     ends = graph.inner_products(table, graph.descend(table, 2, seed=3, steps=4000))
     torch.testing.assert_close(ends, graph.inner_products(table, graph.top(table, 2)), atol=1e-8, rtol=0)
 
 
 def test_worlds_list_what_they_say() -> None:
     world = worlds.crops(6, 20)
-    assert world.table.shape[0] == 20 and world.views.shape[1] == 64
+    assert world.table.shape[0] == 20
+    assert world.views.shape[1] == 64
     assert set((world.views != 0).sum(1).tolist()) == {36}
     assert len(world.views.unique(dim=0)) == len(world.views)
     marked = worlds.crops(1, 20, stamps=3)
