@@ -34,7 +34,7 @@ def scatter(ax: Axes, places: Tensor, labels: Tensor, digits: tuple[int, ...]) -
     places = places * torch.sign(places[labels == 0].sum(0))
     for digit, color, label in zip(digits, COLORS, range(len(digits))):
         mine = places[labels == label]
-        ax.scatter(*mine.T, marker=f"${digit}$", s=38, color=PALETTE[color], linewidths=0.3)
+        ax.scatter(mine[:, 0], mine[:, 1], marker=f"${digit}$", s=38, color=PALETTE[color], linewidths=0.3)
     ax.set(xticks=(), yticks=())
 
 

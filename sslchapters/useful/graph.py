@@ -107,7 +107,8 @@ def fit(table: Tensor, features: Tensor, target: Tensor) -> Tensor:
     weights = table.mean(0)
     inputs = torch.nn.functional.pad(features, (0, 1), value=1.0)
     wanted = inputs.T @ (table.T @ target) / len(table)
-    return inputs @ (torch.linalg.pinv(inputs.T @ (weights[:, None] * inputs), hermitian=True) @ wanted)
+    solution: Tensor = torch.linalg.pinv(inputs.T @ (weights[:, None] * inputs), hermitian=True) @ wanted
+    return inputs @ solution
 
 
 def left_by(table: Tensor, features: Tensor, labels: Tensor) -> float:
