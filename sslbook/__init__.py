@@ -7,6 +7,7 @@ The operator that training applies to a layer's weights, on your own network:
     intra_operator       the covariance within augmentations
     CovarianceOperator   the result of both functions, with products, trace, leading eigenpairs and the update
     EigenPairs           leading eigenpairs, as directions of the weight, to plot, save and load
+    compare              what one of two augmentations, or of two checkpoints, keeps that the other loses
     inspect_network      a report on all layers: spectra, and shares of the weights and of a step, with controls
     dose                 which planted features a training amplifies: by the amount or the share that survives
 

@@ -2,6 +2,7 @@ from sslbook.images.datasets import Dataset as Dataset
 from sslbook.images.datasets import load_dataset as load_dataset
 from sslbook.images.datasets import shifts as shifts
 from sslbook.images.own import read_images as read_images
+from sslbook.inspect.compare import compare as compare
 from sslbook.inspect.dose import dose as dose
 from sslbook.inspect.measure import inspect_network as inspect_network
 from sslbook.losses.pairs import contrastive as contrastive

@@ -97,6 +97,8 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "products": lambda g: [*(ask(g.op, g.weight) for ask in OPERATOR), g.pairs.directions(), g.pairs.share(g.weight)],
     "inspect_network": lambda g: [(*layer.values, *(share.value for share in layer.step.values()))
                                   for layer in sslbook.inspect_network(g.net, g.data, views=2, k=2).layers],
+    "compare": lambda g: sslbook.compare(
+        g.net, "body.0", torch.cat([g.views, g.views + 0.1]), torch.cat([g.views.flip(-1), g.views]), k=2).directions,
     "dose": lambda g: torch.from_numpy(sslbook.dose(sslbook.mlp((16, 3)), PLANTED, step_of).growth),
     "contrastive": lambda g: [bound(LOSSES[name].value)(g.z.movedim(0, 1)) for name in ("simple", *BATCH)],
     "pair_distances, info_nce, soft_triplet, partials": lambda g: [(r, loss(*r), sslbook.partials(loss, *r)) for loss in (

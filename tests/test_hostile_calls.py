@@ -39,6 +39,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Pipeline": (sslbook.Pipeline, {"size": 0}),
     "ResNet18": (sslbook.ResNet18, {"stem": "cifr"}),
     "Settings": (sslbook.Settings, {"lr": -1.0}),
+    "compare": (partial(sslbook.compare, NET, "0", VIEWS.repeat(2, 1, 1)), {"second": VIEWS}),
     "contrastive": (partial(sslbook.contrastive, X, X.flip(0)), {"loss": "infonce"}),
     "covariance_operator": (operator, {"views": VIEWS[0]}),
     "dose": (partial(sslbook.dose, torch.nn.Flatten(), torch.rand(32, 16), lambda net, draw: None), {"strength": 0.0}),

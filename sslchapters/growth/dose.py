@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._random import Streams
+from sslbook.inspect.dose import DoseResponse
 from sslbook.losses import batch, pairs
 from sslchapters import enumerated
 from sslchapters.intervals import Interval, difference, ratio_of_means
@@ -215,8 +215,7 @@ class Response:
 
 def response(growth: Tensor | np.ndarray, doses: Sequence[tuple[float, float]] = DOSES) -> Response:
     """Of the growth of directions of these ``doses`` and, behind them, of what else was planted: ``(R, 16 or more)``."""
-    a, b = np.array(doses).T
     rows = np.asarray(growth, dtype=np.float64)[:, : len(doses)]
-    slopes = np.linalg.lstsq(np.stack([np.log(a), np.log(b), np.ones_like(a)], 1), rows.T, rcond=None)[0]
-    amount, share = (np.array([stats.spearmanr(row, dose).statistic for row in rows]) for dose in (a, a / (a + b)))
-    return Response(amount, share, slopes[0], slopes[1])
+    shared, unshared = np.array(doses).T
+    found = [DoseResponse(shared, unshared, row) for row in rows]
+    return Response(*np.array([(*each.ranks, *each.slopes) for each in found]).T)

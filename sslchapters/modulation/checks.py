@@ -331,6 +331,38 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
     )
 
 
+def any_layer_gaps(count: int, seed: int) -> Gaps:
+    r"""For any top layer, :math:`S_{kk} P^\perp (L_k + \frac{p_0 p_1}{\pi_k} \Delta_k \Delta_k^\top) w_k` with
+    :math:`\pi_k = S_{kk} b_k / (S b)_k` against autograd of :math:`\frac12 \operatorname{tr} V[f_2]`, three outputs.
+
+    Shares of less than a fiftieth in size are left out: they divide.  Broken: the share of a converged top layer, and none.
+    """
+    drawn = theory.balanced(random_population(count, seed, fields=4))
+    draw = torch.Generator().manual_seed(seed + 1)
+    top = torch.randn(count, 3, 4, generator=draw, dtype=DTYPE)
+    w = drawn.weights[:, :, 0].clone().requires_grad_()
+    outputs = torch.einsum("rknd,rkd->rkn", drawn.points, w).relu()
+    cases, chance = drawn.listed(outputs[..., None])
+    s = top.mT @ top
+    (slope,) = torch.autograd.grad(0.5 * (s * theory.covariance(cases, chance.sum(1))).sum(), w)
+    w, found = w.detach(), theory.parts(drawn)
+    m = theory.modulation(found, drawn.prior, w)
+    own = s.diagonal(dim1=1, dim2=2)
+    share = own * m.b / (s @ m.b[..., None])[..., 0]
+
+    def flow(share: Tensor) -> Tensor:
+        within = torch.einsum("rkpq,rkq->rkp", found.within, w)
+        return project(w, own[..., None] * (within + (m.pq / share * m.b)[..., None] * m.delta))
+
+    kept = (share.abs() > 0.02).all(1)
+    converged = m.pq * m.b.square() / (m.top[:, None] - m.d)
+    true = project(w, slope)
+    formulas = {"flow": share, "broken: converged": converged, "broken: alone": torch.ones_like(share)}
+    gaps = {name: relative(flow(each), true)[kept] for name, each in formulas.items()}
+    pushed = ((share < 0) | (share > 1)).any(1).double()
+    return over_instances(gaps) | {"pushed": float(pushed.mean())}
+
+
 def corollary3_gaps(count: int, seed: int) -> Gaps:
     r"""Corollary 3 against autograd of :math:`\frac12\operatorname{tr}V[f_2]`, with the deviations :math:`\sigma_k` and the
     top layer held constant.

@@ -111,6 +111,25 @@ def blocks(axes: NDArray[Any], coupling: Tensor, covariance: Tensor, size: int) 
         ax.grid(visible=False)
 
 
+def helps(ax: Axes, share: NDArray[Any], names: Sequence[str], colours: Colours) -> None:
+    """Who helps whom: fields as dots below the top layer; the arrow that comes down to field k is ``1 - share[k]`` wide."""
+    count = len(share)
+    x = np.linspace(0, 1, count) if count > 1 else np.array([0.5])
+    ax.plot(0.5, 1, "s", markersize=16, color=colours["green"])
+    ax.annotate("top layer", (0.5, 1), xytext=(14, 0), textcoords="offset points", va="center")
+    for at, own, name in zip(x, share, names, strict=True):
+        ax.plot(at, 0, "o", markersize=13, color=colours["ink"])
+        ax.annotate("", (at, 0.09), (0.5, 0.93), arrowprops={
+            "arrowstyle": "-|>", "linewidth": 0.4 + 7 * (1 - own), "mutation_scale": 10 + 12 * (1 - own), "shrinkA": 6,
+            "shrinkB": 2, "color": colours["blue"], "alpha": 0.8,
+        })  # fmt: skip
+        ax.annotate(
+            f"{name}\nown {own:.2f}", (at, 0), xytext=(0, -14), textcoords="offset points", ha="center", va="top"
+        )
+    ax.set(xlim=(-0.25, 1.25), ylim=(-0.55, 1.15))
+    ax.axis("off")
+
+
 def crowd(ax: Axes, path: Tensor, taken: Tensor, colours: Colours) -> None:
     """How much of the class each field's filter sees, ``path (steps, K)``, thick where the output listens, ``taken (steps, K)``."""
     steps = np.arange(len(path))

@@ -53,7 +53,7 @@ def instances(networks: int, seed: int) -> Iterator[tuple[nn.Module, str, Tensor
 
 
 def step(net: nn.Module, layer: str, views: Tensor, loss: Loss) -> Tensor:
-    """Minus the gradient in the layer's weight, through all towers, by autograd; it knows nothing of connections."""
+    """Minus the gradient in the layer's weight, through all copies, by autograd; it knows nothing of connections."""
     outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
     (gradient,) = torch.autograd.grad(loss(outputs), net.get_parameter(f"{layer}.weight"))
     return -gradient
@@ -68,8 +68,8 @@ def gap(found: Tensor, wanted: Tensor) -> float:
 def step_gaps(instance: tuple[nn.Module, str, Tensor], loss: str) -> Iterator[Comparison]:
     r"""The step of a loss of :data:`LOSSES` against its operator, and how symmetric the matrix is.
 
-    Broken: one tower alone, :math:`\Gamma` with its diagonal left out, and the weights of the same loss at outputs that stand a
-    tenth off.  (A diagonal that is zero is left out of the last but one, and a layer that one tower alone moves is passed over.)
+    Broken: one copy alone, :math:`\Gamma` with its diagonal left out, and the weights of the same loss at outputs that stand a
+    tenth off.  (A diagonal that is zero is left out of the last but one, and a layer that one copy alone moves is passed over.)
     """
     op, truth = covariance_operator(*instance, loss=LOSSES[loss]), step(*instance, LOSSES[loss])
     assert isinstance(op.mixing, PairMixing)
@@ -80,16 +80,16 @@ def step_gaps(instance: tuple[nn.Module, str, Tensor], loss: str) -> Iterator[Co
     noise = torch.randn(op.opened.output.shape, generator=draw, dtype=torch.float64)
     outputs = op.opened.output * (1 + 0.1 * noise)
     elsewhere = -2 * gram_weights(LOSSES[loss], outputs.unflatten(0, op.population))
-    wrong = {"one tower": first * matrix, "weights a tenth off": elsewhere}
+    wrong = {"one copy": first * matrix, "weights a tenth off": elsewhere}
     if diagonal.any():
         wrong["diagonal left out"] = matrix - diagonal
     steps = {
         name: CovarianceOperator(op.opened, op.population, PairMixing(other)).exact_update()
         for name, other in wrong.items()
     }
-    towers = (steps["one tower"], truth - steps["one tower"])
-    if min(float(part.norm()) for part in towers) < 1e-6 * truth.norm():
-        return  # one tower's views don't move this layer: it only scales their outputs, which no cosine sees
+    copies = (steps["one copy"], truth - steps["one copy"])
+    if min(float(part.norm()) for part in copies) < 1e-6 * truth.norm():
+        return  # one copy's views don't move this layer: it only scales their outputs, which no cosine sees
     yield "step", op.exact_update(), truth
     yield "symmetric", dense.T, dense
     if op.euler_gap() < 1e-10:  # biases, parallel paths and powers have no K^T vec(W) for an output
@@ -243,7 +243,7 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     off = ~torch.eye(samples, dtype=torch.bool)
     return {
         "xi": gap(ours, papers),
-        "broken: one tower": gap(ours, papers / 2),
+        "broken: one copy": gap(ours, papers / 2),
         "alpha": gap(between[off], -(alpha + alpha.T)[off]),
         "broken: alpha of one anchor": gap(between[off], -2 * alpha[off]),
         "rows": float(whole.sum(1).norm() / whole.norm()),

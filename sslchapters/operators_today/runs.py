@@ -1,6 +1,6 @@
 r"""How much of a real SimCLR step each operator explains, on identical batches.
 
-A batch is 64 images, two views each; its step is minus the gradient of NT-Xent (cosines, all 126 negatives, both towers).
+A batch is 64 images, two views each; its step is minus the gradient of NT-Xent (cosines, all 126 negatives, through both copies).
 Each operator gets the same views and the same weights, and is asked for its step by :math:`f` in place of :math:`K^\top w`, so
 that no bias or parallel path counts against it.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from sslbook._check import keep_plain, nearest, require_number, require_one_of, require_whole
+from sslbook._check import hint, keep_plain, require_number, require_one_of, require_whole
 from sslbook.networks.siamese import Networks
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, checked
@@ -206,9 +206,7 @@ def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Re
         if name not in usual:
             known = [*(f.name for f in fields(Settings) if f.name not in WITHIN), *arguments(objective)]
             known += [f"networks.{f.name}" for f in fields(Networks)]
-            near = nearest(room + name, known)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-            raise ValueError(f"there is no setting {room}{name}; {hint}")
+            raise ValueError(f"there is no setting {room}{name}; {hint(room + name, known)}")
         if usual[name] == () and not isinstance(new, tuple | list) and not hasattr(new, "__len__"):
             changes[name] = () if new is None else (new,)
         elif isinstance(usual[name], str) and new is None:
