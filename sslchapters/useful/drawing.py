@@ -49,4 +49,10 @@ def draw_bound(ax: Axes, found: graph.Probe, last: int) -> None:
         (torch.full((last,), 1 - found.share), "ink", ":"),
     ):
         ax.plot(ks, values, style, color=PALETTE[color])
-    ax.set(xlim=(1, last), ylim=(0, 1.15), xlabel="functions k that the probe reads", ylabel="variance of labels left")
+    ax.set(
+        xlim=(1, last),
+        ylim=(0, 1.15),
+        xticks=(1, *range(5, last + 1, 5)),
+        xlabel="functions k that the probe reads",
+        ylabel="variance of labels left",
+    )
