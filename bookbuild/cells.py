@@ -37,6 +37,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
+from bookbuild.layout import words
 from sslchapters.data_files import read_yaml
 from sslchapters.values import CROSS, MARK, RECORD_KEY, prose
 
@@ -303,11 +304,10 @@ def minutes(text: str) -> int:
 def time_of(notebook: Path) -> str:
     """How long a chapter takes to read and took to run: ``31 min to read · runs in 60 s``, of its executed notebook."""
     content = json.loads(notebook.read_text(encoding="utf-8"))
-    text = "\n\n".join("".join(cell["source"]) for cell in content["cells"] if cell["cell_type"] == "markdown")
     seconds = content["metadata"].get(RECORD_KEY, {}).get("seconds", 0)
     step = 5 if seconds > 20 else 1  # so that it comes out again
     runs = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{max(1, step * round(seconds / step))} s"
-    return f"{minutes(text)} min to read" + (f" · runs in {runs}" if seconds else "")
+    return f"{minutes(words(content))} min to read" + (f" · runs in {runs}" if seconds else "")
 
 
 def parts(toc: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The commands of the book: execute its chapters, build its pages, print them, write its notebooks, open them in JupyterLab.
 
 Each takes the rest of the command line and returns an exit status: 0 if all is well, 1 if a check, a cell or a page failed. That a
-measured number moved is told, and is an error of `regression` alone.
+measured number moved is told, and is an error of `regression` alone: 3, if nothing failed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,17 @@ def _parser(name: str, doc: str | None) -> argparse.ArgumentParser:
         "--processes", type=positive, metavar="N", help="chapters at once (default: one a core; one on CUDA)"
     )
     parser.add_argument("--cell-seconds", type=positive, metavar="S", help="the longest that one cell may take")
+    parser.add_argument("--junit", type=_report, metavar="FILE", help="write what was compared as a JUnit file")
     return parser
+
+
+def _report(text: str) -> Path:
+    """Where a report is to be written; told before the chapters run, which takes minutes, if it can't be."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    require_writable(path.parent)
+    return path
 
 
 @contextmanager
@@ -89,7 +99,6 @@ def regression(arguments: Sequence[str]) -> int:
     """Hold the chapters to their claims and stored numbers."""
     parser = _parser("regression", regression.__doc__)
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="chapters to hold (default: all)")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write what was compared as a JUnit file")
     parser.add_argument("--update", action="store_true", help="accept: make the new numbers the stored ones")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the executed chapters lie (default: _build)")
     options = parser.parse_args(arguments)
@@ -100,8 +109,6 @@ def regression(arguments: Sequence[str]) -> int:
     names, scale = [chapter.name for chapter in chapters], options.scale
     if options.update and "SSLBOOK_NOISE" in os.environ:
         raise InputError("--update: SSLBOOK_NOISE is set, and another machine's numbers are not to be held")
-    if options.junit:
-        require_writable(options.junit.parent)
     with alone(book):
         _execute(book, chapters, options)
         found = held.compare(book, names, scale)
@@ -118,7 +125,7 @@ def regression(arguments: Sequence[str]) -> int:
     if moved := [one.chapter for one in found if one.moved]:
         print(f"If new numbers are meant: sslbook regression {' '.join(moved)} --scale {scale} --update")
     if any(one.lines for one in found):
-        return 1
+        return 3 if all(one.holds for one in found) else 1
     print(f"As expected: {counted(sum(one.count for one in found), 'number')}.")
     return 0
 
@@ -222,6 +229,8 @@ def _tell(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) 
     from bookbuild import regression as held
 
     found = held.compare(book, [chapter.name for chapter in chapters], options.scale, options.seed)
+    if options.junit:
+        held.write_junit(options.junit, found, options.scale)
     for one in [one for one in found if not one.holds]:
         show(f"{one.chapter} ({options.scale}): FAILED:", [line.splitlines()[0] for line in one.failed])
     if moved := held.table(found):

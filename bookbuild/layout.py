@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sslbook._check import InputError, unknown
 from sslchapters.data_files import read_source, read_yaml, root_of
@@ -172,6 +172,11 @@ def choose(chapters: Iterable[Chapter], names: Sequence[str]) -> list[Chapter]:
         if name not in runnable:
             raise unknown("chapter", name, runnable)
     return [runnable[name] for name in dict.fromkeys(names)] if names else list(runnable.values())
+
+
+def words(notebook: Mapping[str, Any]) -> str:
+    """The text of a notebook's Markdown cells, however it was read."""
+    return "\n\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:

@@ -12,42 +12,45 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from bookbuild.execute import digest_of
-from bookbuild.layout import Book, Repository, code_cells, number_cells, tags
+from bookbuild.layout import Book, Repository, code_cells, number_cells, tags, words
 from bookbuild.markdown import Piece, fold
 from sslbook._check import InputError
 from sslbook._files import write_text
 from sslchapters.data_files import read_text
-from sslchapters.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY, glue, pasted, printed, spec
+from sslchapters.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY, ROLES, glue, numbers, pasted, printed, spec
 
 NOTEBOOKS = "notebooks"
 """The folder of the built book that holds them."""
 _INSTALL = """\
 # Run this first: where the book's library is missing, it installs it.
 try:
-    from sslchapters import this_run
+    from sslchapters import sum_up, this_run
     import seaborn, sklearn
 except ImportError:
     print("Installing sslbook, once …")
     %pip install --quiet "{requirement}" scikit-learn seaborn
-    from sslchapters import this_run
+    from sslchapters import sum_up, this_run
 """
 _ASK = """\
 # Run this first: where the book's library is missing, it says how to get it.
 try:
-    from sslchapters import this_run
+    from sslchapters import sum_up, this_run
     import seaborn, sklearn
 except ImportError as missing:
     how = "run %pip install 'PATH[notebooks]', where PATH is a checkout of the book, then restart the kernel"
     raise ImportError(f"this notebook needs the book's library ({missing}): {how}") from None
 """
+STRICT = "\nstrict = False  # True: a number that is off by more than it may be is an error, at the end"
+BESIDE, SUM = "this run's numbers beside those above", "what this run has otherwise, and how many exercises are done"
 MOVES = "*Run the cells below: the last of them shows this picture with the slider that moves it.*"
 TESTS_SOLUTION = "tests-solution"
 """The tag of a cell by which the book tests a solution of its own; it is none of a reader's."""
@@ -65,17 +68,35 @@ KERNEL = {
 }
 
 
-def reader_notebook(name: str, executed: NotebookNode, page: Sequence[Piece], requirement: str) -> NotebookNode:
+def reader_notebook(
+    name: str,
+    executed: NotebookNode,
+    page: Sequence[Piece],
+    requirement: str,
+    *,
+    following: str = "",
+    formats: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> NotebookNode:
     """The notebook of the chapter ``name`` for readers, from its executed one and the pieces of its page.
 
-    ``requirement`` is what pip is asked for where the package is missing, empty if there is nothing to ask for. Raises ValueError
-    if the page pastes other numbers than the source asks for.
+    ``requirement`` is what pip is asked for where the package is missing, empty if there is nothing to ask for; ``following`` a
+    link to the next notebook; ``formats`` how other pages print its numbers, by chapter and name. Raises ValueError if the page
+    pastes other numbers than the source asks for.
     """
     writer = _Writer(name, executed, requirement)
     for piece in page:
         writer.add(piece)
     writer.code(len(executed.cells), folded=False)  # the hidden ones at the end
     writer.this_run()
+    said = {asked.name for asked in pasted(words(executed), name) if asked.chapter == name}
+    silent = [one for one in numbers(executed) if not (one.criterion.asserts or one.part_of or one.name in said)]
+    writer.beside = [
+        spec("interval" if one.n else ROLES[0], one.name, formats.get((name, one.name), "g"), writer.glued)
+        for one in silent
+    ]
+    writer.this_run(SUM, "sum_up")
+    if following:
+        writer.cells.append(new_markdown_cell(f"Next: {following}"))
     if left := [asked.name for asked in writer.asked]:
         raise ValueError(f"{name}: the page lacks the numbers {', '.join(left)}")
     record = executed.metadata.get(RECORD_KEY, {})
@@ -97,8 +118,7 @@ class _Writer:
         own = {cell.id for cell in code_cells(executed)}
         self.waiting = [i for i, cell in enumerate(executed.cells) if cell.id in own]
         self.glued = glue(executed)
-        words = (cell.source for cell in executed.cells if cell.cell_type == "markdown")
-        self.asked = list(pasted("\n\n".join(words), name))
+        self.asked = list(pasted(words(executed), name))
         self.beside: list[str] = []  # of texts that no line stands below yet
         self.pictured = -1
         self.last = ""  # kind of text
@@ -152,7 +172,7 @@ class _Writer:
             index = self.waiting.pop(0)
             if TESTS_SOLUTION in names:
                 continue
-            cell = NotebookNode(new_code_cell(of.source))
+            cell = NotebookNode(new_code_cell(of.source + (STRICT if "parameters" in names else "")))
             if names:
                 cell.metadata["tags"] = tags(of)
             opening = self.stage == "set-up" and "parameters" not in names
@@ -164,12 +184,12 @@ class _Writer:
                 cell.outputs = list(_outputs(of))
             self.cells.append(cell)
 
-    def this_run(self) -> None:
-        """The cell that shows this run's values of the numbers in the text above it, if there are any."""
-        if self.beside:
+    def this_run(self, what: str = BESIDE, call: str = "this_run") -> None:
+        """The cell that shows this run's values of the numbers in the text above it, if there are any, or at the end a sum."""
+        if self.beside or what != BESIDE:
             lines = "".join(f"    {json.dumps(spec, ensure_ascii=False)},\n" for spec in self.beside)
             # the first line is what stands in the bar of a folded cell
-            cell = new_code_cell(f"# this run's numbers beside those above\nthis_run(\n{lines})")
+            cell = new_code_cell(f"# {what}\n{call}(\n{lines})" if lines else f"# {what}\n{call}()")
             self.cells.append(_folded(cell))
             self.beside = []
 
@@ -273,6 +293,7 @@ def write(notebook: NotebookNode, path: Path) -> None:
 
 
 def lab_command(folder: Path) -> list[str]:
-    """The command that opens JupyterLab on ``folder``."""
+    """The command that opens JupyterLab on ``folder``: at the introduction, whose map leads to each chapter."""
     options = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    options.append("--LabApp.default_url=/lab/tree/intro.ipynb")
     return [sys.executable, "-m", "jupyter", "lab", f"--notebook-dir={folder}", *options]

@@ -39,7 +39,10 @@ Held = Mapping[str, Value | None]
 
 @dataclass(frozen=True)
 class Moved:
-    """A measured number that is not what it was, or one that is new (``there`` is None) or gone (``here``); or such a claim."""
+    """A measured number that is not what it was, or one that is new (``there`` is None) or gone (``here``); or such a claim.
+
+    Where one has become the other, ``there`` says in words what it was.
+    """
 
     name: str
     here: Value | None
@@ -49,8 +52,10 @@ class Moved:
     def __str__(self) -> str:
         if self.there is None:
             return f"{self.name}: new, {self.here}"
-        if self.here is None or isinstance(self.there, str):
-            return f"{self.name}: gone; it was {self.there}"
+        if self.here is None:
+            return f"{self.name}: gone, and no longer held; it was {self.there}"
+        if isinstance(self.there, str):
+            return f"{self.name}: {self.here}; it was {self.there}, and is no longer held as that"
         off = abs(mean_of(self.here) - mean_of(self.there))
         return f"{self.name}: {self.here}; it was {self.there} (off by {off:.2g}, and may be by {self.may:.2g})"
 
@@ -105,8 +110,10 @@ def differences(found: Iterable[Number], held: Held, formats: Formats) -> list[M
     moved = []
     for name, number in numbers.items():
         was = held.get(name)
-        if name not in held or number.criterion.asserts != (was is None):
+        if name not in held:
             moved.append(Moved(name, number.result, None))
+        elif number.criterion.asserts != (was is None):
+            moved.append(Moved(name, number.result, "a claim" if was is None else f"measured, {was}"))
         elif was is not None:
             may = allowed(number, was, formats.get((number.chapter, name), ()))
             same_kind = isinstance(was, Interval) == isinstance(number.result, Interval)

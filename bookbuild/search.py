@@ -1,4 +1,4 @@
-"""What the search page searches: the text of each section of each page, as a reader sees it.
+"""What the search page searches: the text of each section of each page, as a reader sees it, and each entry of the library's.
 
 Sphinx's own index knows pages, not sections, and fetches a page to show an excerpt of its source, which a browser refuses on
 ``file://``. Ours is one script with the sections' text, and `search.js`, which ranks them; both work from a folder.
@@ -25,12 +25,15 @@ _HEAVY = re.compile(
     r'"data:[^"]*"|<div class="highlight-[^"]*">.*?</pre></div>\n?</div>|<table class="sslbook-check.*?</table>',
     re.DOTALL,
 )
-_LEFT_OUT = ".headerlink, script, style, svg, .cell, .solution, .sslbook-map, .sslbook-time, dl.py, .tabbed-set"
+_LEFT_OUT = ".headerlink, script, style, svg, .cell, .solution, .sslbook-map, .sslbook-time, .tabbed-set"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section without what is below it: where it is, the page's title, its own, those of its boxes, and its words."""
+    """A section without what is below it: where it is, the page's title, its own, those of its boxes, and its words.
+
+    The entry of a public name is one, too: its title is the name, ``pretrain`` or ``EigenPairs.plot``, its boxes the parameters.
+    """
 
     page: str
     anchor: str
@@ -60,6 +63,14 @@ def sections(page: str, text: str) -> Iterator[Section]:
     for unwanted in top.select(_LEFT_OUT):
         unwanted.decompose()
     in_letters(top)
+    entries: list[Section] = []
+    for block in reversed(top.select("dl.py:has(> dt[id])")):  # the members first
+        entry, body = block.select("dt[id]")[0], block.find("dd")
+        anchor = str(entry["id"])
+        parameters = " ".join(dict.fromkeys(name.get_text() for name in entry.select(".sig-param > .n:first-child")))
+        name = re.sub(r"^([a-z_]+\.)+(?=[A-Z]|\w+$)", "", anchor)
+        entries.insert(0, Section(page, anchor, "", name, parameters, one_line(body) if isinstance(body, Tag) else ""))
+        block.decompose()
     found: list[Section] = []
     for section in reversed([top, *top.find_all("section")]):  # the inner ones first: they leave their place empty
         heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
@@ -69,7 +80,7 @@ def sections(page: str, text: str) -> Iterator[Section]:
         title = one_line(heading.extract())
         found.insert(0, Section(page, str(section["id"]), "", title, boxes, one_line(section)))
         section.clear()
-    yield from (replace(section, chapter=found[0].title) for section in found)
+    yield from (replace(section, chapter=found[0].title) for section in [*found, *entries])
 
 
 def in_letters(tag: Tag) -> None:

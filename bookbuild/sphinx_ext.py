@@ -23,6 +23,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,13 @@ from sphinx.util.docutils import SphinxRole
 import sslbook
 from bookbuild import canvas, cells, markdown, notebooks
 from bookbuild.cells import TIME, opening
-from bookbuild.layout import Repository
+from bookbuild.layout import Repository, words
 from bookbuild.ledger import CODE
 from sslbook.exports import homes
 from sslchapters import data_files
 from sslchapters.ledger import Claim, read_claims
 from sslchapters.records import recorded
-from sslchapters.values import ROLES, entry_anchor, glue, named, printed, readable, typeset
+from sslchapters.values import ROLES, entry_anchor, glue, named, pasted, printed, readable, typeset
 
 ASSETS = Path(__file__).parent / "assets"
 _LOG = logging.getLogger(__name__)
@@ -230,12 +231,21 @@ def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
     """Write the reader's notebook of each chapter, from its page, once all pages are there."""
     bodies = {} if error else getattr(app, _BODIES, {})
     names = [posixpath.basename(page) for page in bodies]
+    order = [page for page in app.env.collect_relations() if page in bodies]
+    after = {
+        page: f"[{app.env.titles[then].astext()}]({posixpath.basename(then)}.ipynb)" for page, then in pairwise(order)
+    }
     repository = Repository.read(Path(app.srcdir))
+    executed = {page: nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4) for page in bodies}
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in Path(app.srcdir).glob("*/*.md")}
+    texts |= {posixpath.basename(page): words(notebook) for page, notebook in executed.items()}
+    formats = {(one.chapter, one.name): one.form for page, text in texts.items() for one in pasted(text, page)}
     for page, body in bodies.items():
         name = posixpath.basename(page)
-        executed = nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4)
         pieces = markdown.pieces(body, names, repository.site)
-        notebook = notebooks.reader_notebook(name, executed, pieces, repository.requirement)
+        notebook = notebooks.reader_notebook(
+            name, executed[page], pieces, repository.requirement, following=after.get(page, ""), formats=formats
+        )
         notebooks.write(notebook, Path(app.outdir) / notebooks.NOTEBOOKS / f"{name}.ipynb")
 
 
@@ -300,15 +310,18 @@ def _mend(body: str) -> str:
     """Put right what accessibility checkers find in the HTML of a page's body.
 
     A bibliography is a list whose entries carry a role that lists may not hold; a folded cell announces other words than it
-    shows. Beyond that, for narrow screens: dotted names in code get places to break, and wide tables learn to stack.
+    shows; a figure is named by its caption. Beyond that, for narrow screens: dotted names in code get places to break, and wide
+    tables learn to stack.
     """
     if 'role="list" class="citation-list"' in body:
         body = body.replace('role="doc-biblioentry"', 'role="listitem"')
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    body = _FIGURE.sub(r'\1 aria-labelledby="\2-caption">\3<figcaption id="\2-caption">', body)
     body = _NAME_IN_CODE.sub(lambda name: f"{name[1]}{_JOINT.sub(_BREAK, name[2])}</span>", body)
     return _TABLE.sub(lambda table: _stacking(table[0]), body)
 
 
+_FIGURE = re.compile(r'(<figure\b[^>]*\bid="([^"]+)"[^>]*)>(.*?)<figcaption>', re.DOTALL)
 _NAME_IN_CODE = re.compile(r'(<span class="pre">)([^<]*)</span>')
 _JOINT = re.compile(r"(?<=\w)([_/=,]|\.(?!\d))(?=\w)")
 _BREAK = r"\1<wbr>"

@@ -7,6 +7,7 @@ The operator that training applies to a layer's weights, on your own network:
     intra_operator       the covariance within augmentations
     CovarianceOperator   the result of both functions, with products, trace, leading eigenpairs and the update
     EigenPairs           leading eigenpairs, as directions of the weight, to plot, save and load
+    compare              what one of two augmentations, or of two checkpoints, keeps that the other loses
     inspect_network      a report on all layers: spectra, and shares of the weights and of a step, with controls
     dose                 which planted features a training amplifies: by the amount or the share that survives
 
@@ -42,6 +43,7 @@ Evaluating features:
     knn_accuracy         the accuracy of a vote of nearest neighbours
     linear_probe         the accuracy of a linear classifier
     effective_rank       how many directions the features use
+    mean_cosine          how alike the features of different images are: 1 after a collapse
 
 Latent trees, where every expectation is a finite sum:
     LatentTree           a tree of categorical variables, of which only the leaves are observed

@@ -2,6 +2,7 @@ from sslbook.images.datasets import Dataset as Dataset
 from sslbook.images.datasets import load_dataset as load_dataset
 from sslbook.images.datasets import shifts as shifts
 from sslbook.images.own import read_images as read_images
+from sslbook.inspect.compare import compare as compare
 from sslbook.inspect.dose import dose as dose
 from sslbook.inspect.measure import inspect_network as inspect_network
 from sslbook.losses.pairs import contrastive as contrastive
@@ -23,6 +24,7 @@ from sslbook.training.evaluate import effective_rank as effective_rank
 from sslbook.training.evaluate import embed as embed
 from sslbook.training.evaluate import knn_accuracy as knn_accuracy
 from sslbook.training.evaluate import linear_probe as linear_probe
+from sslbook.training.evaluate import mean_cosine as mean_cosine
 from sslbook.training.pretrain import load_run as load_run
 from sslbook.training.pretrain import pretrain as pretrain
 from sslbook.training.run.settings import Settings as Settings

@@ -33,23 +33,47 @@ def nearest(name: object, names: Iterable[str], cutoff: float = 0.4) -> list[str
     return [known[near] for near in difflib.get_close_matches(str(name).casefold(), list(known), n=3, cutoff=cutoff)]
 
 
+MEANT = {
+    "callback callbacks hook hooks": "on_epoch=function of pretrain and train is called after each epoch",
+    "val_dataset val_data valid validation test_dataset eval_dataset": "val=images of pretrain is what is evaluated",
+    "num_workers workers pin_memory prefetch": "it is not needed, since all images lie in memory",
+    "accelerator gpu gpus cuda": "device= of pretrain and train, and --device of a command, choose where to run",
+    "transform transforms augmentation augment": "pipeline=Pipeline(size, …) is the augmentation",
+    "dino ibot moco swav mae ijepa": "it is not here; there are {}",
+    "bt barlow barlowtwins": "the name is barlow_twins",
+    "byol simsiam": "pretrain and train have it; it has no operator, since its targets are constants",
+}
+"""What is meant by names of other libraries, where no name here is spelled like them."""
+
+
+def hint(given: object, names: Iterable[str], cutoff: float = 0.4) -> str:
+    """Say what a name that doesn't exist may mean: in :data:`MEANT`, or by its spelling, or else which names there are.
+
+    >>> hint("num_workers", ["networks", "batch"]), hint("bacth", ["networks", "batch"])
+    ('it is not needed, since all images lie in memory', 'did you mean batch?')
+    """
+    names = tuple(names)
+    for said, meaning in MEANT.items():
+        if str(given).casefold() in said.split():
+            return meaning.format(", ".join(names))
+    near = nearest(given, names, cutoff)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
+
+
 def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
     """Raise ValueError unless ``given`` is one of the names: ``loss must be one of …, got 'infonce'; did you mean …?``."""
     if given not in (names := tuple(allowed)):
-        hint = "".join(f"; did you mean {near!r}?" for near in nearest(given, names)[:1])
-        raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
+        more = "".join(f"; {words}" for words in [hint(given, names)] if not words.startswith("there are "))
+        raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{more}")
 
 
 def unknown(what: str, given: object, allowed: Iterable[str]) -> InputError:
-    """The error for a name that doesn't exist, with the nearest that do, or all of them if none is near; to be raised.
+    """The error for a name that doesn't exist, with what :func:`hint` says of it; to be raised.
 
     >>> print(unknown("preset", "digits-bol", ["digits-byol", "cifar10-small"]))
     preset: got 'digits-bol'; did you mean digits-byol?
     """
-    names = sorted(allowed)
-    near = nearest(given, names, 0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
-    return InputError(f"{what}: got {given!r}; {hint}")
+    return InputError(f"{what}: got {given!r}; {hint(given, sorted(allowed), 0.5)}")
 
 
 def plain(value: Any) -> Any:

@@ -31,7 +31,11 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = 10**9, 2 * 10**9
 """Bytes: else glibc gives freed blocks back to the system, and a training step spends as long on page faults as on arithmetic."""
 
 CPUINFO = Path("/proc/cpuinfo")
-"""What Linux says of the processor; elsewhere there is no such file."""
+
+
+def _cpuinfo(pattern: str) -> re.Match[str] | None:
+    """What Linux says of the processor, where it says something that matches; elsewhere there is no such file."""
+    return re.search(pattern, CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else "", re.MULTILINE)
 
 
 def cores() -> int:
@@ -62,8 +66,7 @@ def device_name(device: torch.device) -> str:
         import torch
 
         return torch.cuda.get_device_name(device)
-    told = CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else ""
-    match = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE)
+    match = _cpuinfo(r"^model name\s*:\s*(.+)$")
     return match.group(1).strip() if match else platform.processor() or platform.machine()
 
 
@@ -72,8 +75,7 @@ def has_bfloat16() -> bool:
 
     Without them bfloat16 is slower than float32, since every product is made of float32's.
     """
-    told = CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else ""
-    return re.search(r"\b(avx512_bf16|amx_bf16)\b", told) is not None
+    return _cpuinfo(r"\b(avx512_bf16|amx_bf16)\b") is not None
 
 
 def figure(**options: Any) -> Figure:

@@ -4,8 +4,8 @@ An entry point is named as its command and leads to a function that takes the re
 the first line of its docstring says what it does. So the library imports nothing of the book, and the book's commands are there
 where the book is: in a copy of its repository.
 
-Exit status: 0 if all is well; 1 if a check, a chapter or a page failed, or for `regression` a number moved; 2 if the command itself
-can't be used as given; 130 after Ctrl-C, and 128 with its number for another signal that ends a process of a run.
+Exit status: 0 if all is well; 1 if a check, a chapter or a page failed; 2 if the command itself can't be used as given; 3 if for
+`regression` numbers moved, but nothing failed; 130 after Ctrl-C, and 128 with its number for another signal that ends a run.
 """
 
 from __future__ import annotations
@@ -102,6 +102,13 @@ def train(arguments: Sequence[str]) -> int:
     from sslbook.training.presets import command
 
     return int(command.main(arguments))
+
+
+def runs(arguments: Sequence[str]) -> int:
+    """List the runs in a folder, a line each: what differs in their settings, and how they stand."""
+    from sslbook.training.run import compare
+
+    return int(compare.main(arguments))
 
 
 def inspect(arguments: Sequence[str]) -> int:

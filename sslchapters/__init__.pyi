@@ -1,11 +1,12 @@
 from sslchapters.claims import Run as Run
 from sslchapters.claims import begin as begin
-from sslchapters.claims import check as check
 from sslchapters.claims import claim as claim
 from sslchapters.claims import measure as measure
-from sslchapters.claims import this_run as this_run
 from sslchapters.plots import show as show
 from sslchapters.plots import slider as slider
+from sslchapters.reading import check as check
+from sslchapters.reading import sum_up as sum_up
+from sslchapters.reading import this_run as this_run
 from sslchapters.records import Record as Record
 from sslchapters.records import recorded as recorded
 from sslchapters.records import save_record as save_record

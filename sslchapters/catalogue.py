@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 RECORDERS: dict[str, str] = {
     name: f"sslchapters.{module}"
     for module, names in {
-        "audit.byol": "byol-average byol-average-cifar10 byol-batchless byol-cifar10 byol-digits byol-resets",
+        "audit.byol": "byol-average byol-average-cifar10 byol-batchless byol-cifar10 byol-digits byol-halves"
+        " byol-long-table3 byol-long-table4 byol-resets",
         "covariance.runs": "covariance-cifar10 covariance-runs",
         "emergence.runs": "emergence-two-layer",
         "growth.records": "growth-dose growth-zero",
@@ -47,6 +48,32 @@ TABLES: dict[str, str] = {
 }
 """The module whose ``TABLES`` declares each table: the paper's name of it, and where it is one
 of several experiments, its images and its network."""
+WORDS = {
+    "A-Tab2": "SimCLR: exact loss against InfoNCE",
+    "A-Tab3": "SimCLR: weight beta of the positive pair",
+    "A-Tab4": "latent tree: units against the topmost variable",
+    "A-Tab6": "latent tree: units against inner variables",
+    "B-Tab2": "latent tree: units after 1 and 20 epochs",
+    "B-Tab3": "BYOL: predictor, moving average (EMA), BatchNorm",
+    "B-Tab4": "BYOL: halves of BatchNorm, with and without gradient",
+    "B-Tab5": "BYOL: predictor reset every T epochs",
+    "B-Tab7": "BYOL: one-layer predictor, no moving average",
+    "B-Tab8": "BYOL: one-layer predictor, with moving average",
+    "B-Tab9": "BYOL: as B-Tab8, other initial weights",
+    "B-Tab10": "BYOL: two-layer predictor, with moving average",
+    "C-Tab1": "modulation: versions of BatchNorm",
+    "C-Fig4": "modulation: InfoNCE and quadratic loss, ReLU and linear",
+    "C-Fig5": "modulation: weights in each receptive field",
+    "C-Fig9": "modulation: InfoNCE, further activations",
+    "C-Fig10": "modulation: quadratic loss, further activations",
+    "C-Fig11": "modulation: with and without BatchNorm",
+}
+"""What each table of a paper compares, by the paper's name of it."""
+
+
+def printed_name(name: str) -> str:
+    """The paper's name of a table, without where we run it: ``B-Tab3`` of ``B-Tab3-digits-convnet``."""
+    return "-".join(name.split("-")[:2])
 
 
 def study(name: str) -> Study:

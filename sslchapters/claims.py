@@ -1,4 +1,4 @@
-"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one; readers call `this_run`, `check`.
+"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one.
 
 The order in a chapter::
 
@@ -16,7 +16,8 @@ import platform
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -30,24 +31,8 @@ from sslbook._check import require_number, require_one_of, require_whole
 from sslbook._machine import device_name
 from sslchapters import plots
 from sslchapters.intervals import Interval
-from sslchapters.running import DEVICES, LENIENT, SCALES, device_kind
-from sslchapters.values import (
-    GLUE_PREFIX,
-    RECORD_KEY,
-    ROLES,
-    Criterion,
-    Number,
-    Value,
-    allowed,
-    apart,
-    badge,
-    line,
-    literal,
-    parts,
-    printed,
-    short,
-    typeset,
-)
+from sslchapters.running import BOOK, DEVICES, LENIENT, SCALES, device_kind
+from sslchapters.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value, badge, line
 
 T = TypeVar("T")
 
@@ -67,19 +52,21 @@ class Run:
 
 
 @dataclass
-class _Session:
-    """What this module must remember between calls, the one piece of state here, because cells share nothing but the kernel.
+class Session:
+    """What must be remembered between calls, the one piece of state here, because cells share nothing but the kernel.
 
-    ``watchers`` are called when a number comes: the lines of `this_run`, which show it.
+    ``watchers`` are called when a number comes: the lines of `this_run`, which show it.  ``exercises``: which are done, by name.
     """
 
     run: Run | None = None
+    strict: bool = False
+    exercises: dict[str, bool] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)  # the cell that is running
     numbers: dict[str, Number] = field(default_factory=dict)
     watchers: dict[tuple[str, ...], Callable[[], None]] = field(default_factory=dict)
 
 
-_session = _Session()
+session = Session()
 
 
 def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "auto") -> Run:
@@ -88,8 +75,9 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     ``device="auto"`` takes CUDA where there is one. ``SSLBOOK_THREADS``, if set, is the number of threads that torch
     uses; one thread per kernel keeps sums in one order, and so reproducible.
 
-    Raises ValueError for an unknown scale or device, for ``device="cuda"`` without CUDA, and for a seed outside [0,
-    2^32); TypeError for a seed that is not an int; RuntimeError where Python leaves out assertions, which are the book's checks.
+    Raises ValueError for an unknown scale or device, for ``device="cuda"`` without CUDA, for a seed outside [0, 2^32), and for what
+    papermill was given and no notebook knows; TypeError for a seed that is not an int; RuntimeError where Python leaves out
+    assertions, which are the book's checks.
     """
     if not __debug__:
         raise RuntimeError(
@@ -109,17 +97,41 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     np.random.seed(seed)  # noqa: NPY002 - chapters may use code that draws from the global stream
     torch.manual_seed(seed)
     plots.style()
-    _session.run = run
-    _session.numbers.clear()
-    _session.started = time.perf_counter()
+    warnings.filterwarnings("ignore", "views hold one view")  # a chapter does it on purpose, and says so
+    session.run, session.strict = run, False
+    session.numbers.clear()
+    session.exercises.clear()
+    session.started = time.perf_counter()
     if (shell := get_ipython()) is not None:
+        session.strict = _strict(run, shell.user_ns)
         shell.events.register("pre_run_cell", _cell_begins)  # once: IPython knows what it has
     return run
 
 
+def _strict(run: Run, names: Mapping[str, Any]) -> bool:
+    """Whether a reader's notebook, with the variables ``names``, is to hold its numbers, as ``papermill -p strict true`` asks.
+
+    Raises ValueError for another seed or scale than the book's, and for a parameter that there isn't: papermill would go on.
+    """
+    known: list[str] = []
+    for cell in names.get("In", ()):
+        set_here = re.findall(r"^(\w+) =", cell, re.MULTILINE)
+        for given in set_here if cell.startswith("# Parameters\n") else ():  # as papermill begins a cell of its own
+            require_one_of("parameter", given, known)
+        known += set_here
+    strict = str(names.get("strict", False)).lower()
+    require_one_of("strict", strict, ("true", "false"))
+    if strict == "true" and (run.scale, run.seed) != BOOK:
+        words = (
+            f"the book's numbers are those of scale {BOOK[0]!r} and seed {BOOK[1]}, got {run.scale!r} and {run.seed}"
+        )
+        raise ValueError(f"strict: {words}; leave strict out, and the claims alone are held")
+    return strict == "true"
+
+
 def _cell_begins(info: Any) -> None:
     """IPython says when a cell begins, so that a number knows the seconds since then."""
-    _session.started = time.perf_counter()
+    session.started = time.perf_counter()
 
 
 def claim(
@@ -226,7 +238,7 @@ def _result(argument: str, value: Any) -> tuple[Value, str]:
 
 def _number(name: str, result: Value, id: str | None, dtype: str, test: Criterion, **rest: Any) -> Number:
     """The full record of a number of the run in progress. That its name is unique is seen by whoever reads the notebook."""
-    run = _session.run
+    run = session.run
     if run is None:
         raise RuntimeError(f"{name}: no run is open; call begin(...) first")
     if not re.fullmatch(r"[A-Za-z][\w.-]*", name):  # ':' would be read as a format by {glue:text}
@@ -246,7 +258,7 @@ def _number(name: str, result: Value, id: str | None, dtype: str, test: Criterio
         device=run.device.type,
         device_name=device_name(run.device),
         dtype=dtype.removeprefix("torch."),
-        seconds=round(time.perf_counter() - _session.started, 3),
+        seconds=round(time.perf_counter() - session.started, 3),
         versions={
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -262,16 +274,8 @@ def _publish_all(number: Number) -> float:
     """Publish a number; of an interval its ends too, each held as the mean is, and how many values it is from, exactly."""
     _publish(number)
     if isinstance(number.result, Interval):
-        none: dict[str, Any] = {
-            "low": None,
-            "high": None,
-            "n": None,
-            "rivals": {},
-            "rejects": {},
-            "runs": (),
-            "why": None,
-        }
-        part = replace(number, part_of=number.name, **none)
+        gone: dict[str, Any] = {"rivals": {}, "rejects": {}, "runs": (), **dict.fromkeys(("low", "high", "n", "why"))}
+        part = replace(number, part_of=number.name, **gone)
         for end in ("low", "high"):
             _publish(replace(part, name=f"{number.name}-{end}", value=getattr(number.result, end)))
         exactly = asdict(Criterion(atol=0.0))
@@ -290,183 +294,6 @@ def _publish(number: Number) -> None:
         )
         if number.criterion.asserts and number.part_of is None:
             display({"text/plain": line(number), "text/html": badge(number)}, raw=True)
-    _session.numbers[number.name] = number
-    for refresh in list(_session.watchers.values()):
+    session.numbers[number.name] = number
+    for refresh in list(session.watchers.values()):
         refresh()
-
-
-# --- a reader's notebook beside a run of it ---------------------------------------------------------------------------
-
-
-def this_run(*text: str) -> None:
-    """Show, below a text, this run's values of the numbers in it, where they are printed otherwise; and keep them up to date.
-
-    Each of ``text`` is ``name:format=value``: a number of this chapter, how the text prints it, and the book's value; before the
-    name stands its role, if it is another than ``glue:text`` (`sslchapters.values.spec` writes it). The line names the run,
-    puts each new value beside the printed one, in the order of the text, and in bold where a check fails or a measured number is
-    off by more than it may be; with the book's own seed and scale, where it should not, it says what that is. It is empty while the
-    run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks; raises ValueError
-    for a text that it didn't write.
-    """
-    for told in text:
-        if "=" not in told or ":" not in told.partition("=")[0]:
-            raise ValueError(f"text: got {told!r}; name:format=value is needed")
-    shown = run_line(text)
-    handle = _display(_mime(shown))
-
-    def refresh() -> None:
-        nonlocal shown
-        now = run_line(text)
-        if handle is not None and now != shown:
-            shown = now
-            handle.update(_mime(now), raw=True)
-
-    _session.watchers[text] = refresh
-
-
-def run_line(text: tuple[str, ...]) -> str:
-    """The line of `this_run` as it is now, in Markdown."""
-    run = _session.run
-    found = _session.numbers
-    values = {name: number.value for name, number in found.items()}
-    news, same = [], 0
-    for told in dict.fromkeys(text):
-        asked, _, stored = told.rpartition("=")
-        key, _, form = asked.partition(":")
-        role, name = key.split(" ") if " " in key else (ROLES[0], key)
-        known = literal(stored)
-        book = dict(zip(parts(role, name), known if isinstance(known, tuple) else (known,), strict=True))
-        if not book.keys() <= found.keys():
-            continue
-        here, there = printed(role, name, form, values), printed(role, name, form, book)
-        same += here == there
-        if here != there:
-            was = Interval(*known) if isinstance(known, tuple) else known
-            news.append(_news(here, there, found[name], was, form))
-    if run is None or not (news or same):
-        return ""
-    where = f"{run.scale}, seed {run.seed}, {run.device.type}"
-    if not news:
-        return f"✓ *This run ({where}): the same.*"
-    others = "; the others as printed." if same else "."
-    return f"↻ *This run ({where}):* {'; '.join(dict.fromkeys(news))}{others}"
-
-
-def _news(here: str, there: str, number: Number, was: Value, form: str) -> str:
-    """What is printed otherwise: ``0.53 where the book has 0.51``; bold if a check fails, or a measured number is off too far."""
-    may = allowed(number, was, [form])
-    if number.failure or (not number.criterion.asserts and not apart(number, was) <= may):
-        known = (number.seed, number.scale) == (0, "quick") and not number.criterion.asserts
-        return f"**{here}** where the book has {there}" + (f" (it is held to ± {typeset(short(may))})" if known else "")
-    return f"{here} where the book has {there}"
-
-
-def _display(data: dict[str, str]) -> Any:
-    """Show data and return the handle to change it; None outside a notebook."""
-    return None if get_ipython() is None else display(data, raw=True, display_id=True)
-
-
-def _mime(markdown: str) -> dict[str, str]:
-    return {"text/markdown": markdown, "text/plain": markdown.replace("*", "")}
-
-
-# --- the self-check of an exercise: the reader's function against the library's ---------------------------------------
-
-
-def check(
-    answer: Callable[..., Any],
-    reference: Callable[..., Any],
-    cases: Iterable[Sequence[Any]],
-    *,
-    rtol: float = 1e-9,
-    atol: float = 1e-12,
-    name: str = "your answer",
-) -> bool:
-    """Call ``answer`` and ``reference`` on the same arguments and say whether their results agree.
-
-    ``cases`` is an iterable of argument tuples; both functions get copies, so that one which changes its arguments in
-    place is found out. Results (scalars, NumPy arrays, torch tensors, or tuples of them) agree if their shapes are
-    equal and ``|answer - reference| <= atol + rtol |reference|`` everywhere. Prints one line, ``✓ …`` or ``✗ …``, and
-    returns whether all cases agree. Raises ValueError if there are no cases: a check of nothing would pass.
-    """
-    tried = 0
-    for tried, case in enumerate(cases, 1):
-        arguments = case if isinstance(case, (tuple, list)) else (case,)
-        try:
-            given = _parts(answer(*map(_copy, arguments)))
-        except NotImplementedError:
-            print(f"… {name} is not written yet")
-            return False
-        except Exception as error:  # whatever a reader's code raises is part of the answer
-            print(f"✗ {name} raises on case {tried}: {type(error).__name__}: {error}")
-            return False
-        wanted = _parts(reference(*map(_copy, arguments)))
-        if problem := _disagreement(given, wanted, rtol, atol):
-            print(f"✗ {name} differs from the library on case {tried}: {problem}")
-            return False
-    if tried == 0:
-        raise ValueError("cases: got none; at least one tuple of arguments is needed")
-    print(f"✓ {name} agrees with the library on {tried} case{'s' if tried > 1 else ''}")
-    return True
-
-
-def _disagreement(given: list[Any], wanted: list[Any], rtol: float, atol: float) -> str:
-    """What is wrong with the results ``given``, or an empty string."""
-    if len(given) != len(wanted):
-        return f"it returns {len(given)} results where {len(wanted)} are wanted"
-    for index, (mine, theirs) in enumerate(zip(given, wanted, strict=True)):
-        which = f"result {index + 1}: " if len(wanted) > 1 else ""
-        array, target = _array(mine), _array(theirs)
-        if array is None:
-            return f"{which}it returns {_kind(mine)} where {_kind(theirs)} is wanted"
-        assert target is not None, "the reference must return numbers"
-        if array.shape != target.shape:
-            return f"{which}its shape is {array.shape} where {target.shape} is wanted"
-        off = ~np.isclose(array, target, rtol=rtol, atol=atol, equal_nan=True)
-        if off.any():
-            return which + _largest(array, target, off)
-    return ""
-
-
-def _largest(array: np.ndarray, target: np.ndarray, off: np.ndarray) -> str:
-    """The worst element in words, with the hints that most often help: a sign, a factor."""
-    if np.allclose(array, -target) and np.any(target):
-        return "it has the opposite sign"
-    gap = np.where(off, np.abs(array - target), -1.0)
-    worst = np.unravel_index(int(np.nanargmax(np.where(np.isnan(gap), np.inf, gap))), array.shape)
-    text = f"largest difference {abs(array[worst] - target[worst]):.3g}"
-    if worst:
-        text += f" at {tuple(int(i) for i in worst)}"
-    text += f": {array[worst]:.6g} where {target[worst]:.6g} is wanted"
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = (array / target)[target != 0]
-    if ratios.size and np.isfinite(ratios).all() and np.ptp(ratios.real) <= 1e-6 * abs(ratios.flat[0]):
-        text += f" (every entry is {ratios.flat[0]:.4g} times what is wanted)"
-    return text
-
-
-def _parts(result: Any) -> list[Any]:
-    return list(result) if isinstance(result, tuple) else [result]
-
-
-def _array(value: Any) -> np.ndarray | None:
-    """A result as a NumPy array of numbers; None if it is not one."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().resolve_conj().resolve_neg().numpy()
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        return None
-    if array.dtype.kind not in "biufc":
-        return None
-    return array.astype(complex if array.dtype.kind == "c" else float)
-
-
-def _kind(value: Any) -> str:
-    return "None (is a return missing?)" if value is None else f"a {type(value).__name__}"
-
-
-def _copy(value: Any) -> Any:
-    if hasattr(value, "detach"):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    return value.copy() if isinstance(value, np.ndarray) else value

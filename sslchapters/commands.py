@@ -65,10 +65,13 @@ def table(arguments: Sequence[str]) -> int:
         from sslchapters import tables  # torch takes seconds, which a list does not need
 
         return tables.main(declared, rest)
-    found = [known for known in catalogue.TABLES if all(word.casefold() in known.casefold() for word in rest)]
+    said = {known: catalogue.WORDS[catalogue.printed_name(known)] for known in catalogue.TABLES}
+    found = [known for known in said if all(word.casefold() in f"{known} {said[known]}".casefold() for word in rest)]
     if not found:
         raise unknown("printed table", " ".join(rest), catalogue.TABLES)
     print("usage: sslbook table ID [--help] [--run] …\n       sslbook table --list [WORD …]\n")
-    for printed in dict.fromkeys("-".join(known.split("-")[:2]) for known in found):
-        print(", ".join(known for known in found if known == printed or known.startswith(f"{printed}-")))
+    for printed in dict.fromkeys(map(catalogue.printed_name, found)):
+        print(f"{printed:<8} {catalogue.WORDS[printed]}")
+        if ways := [known for known in found if known != printed and catalogue.printed_name(known) == printed]:
+            print(f"{'':<8} {', '.join(ways)}")
     return 0

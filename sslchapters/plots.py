@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -405,19 +406,26 @@ def _live_slider(
     start: int,
     play: bool,
 ) -> None:
-    """The ipywidgets slider. No `Output` and no `interact`: both can hang when a notebook is executed without a person."""
+    """The ipywidgets slider, which hides the still picture of it that an opening has (`bookbuild.notebooks`).
+
+    No `Output` and no `interact`: both can hang when a notebook is executed without a person.
+    """
     import ipywidgets
 
     shown = ipywidgets.HTML()
     choice = ipywidgets.IntSlider(value=start, min=0, max=len(values) - 1, description=label, readout=False)
     choice.style.description_width = "initial"
     reading = ipywidgets.Label()
+    still = (
+        " ".join(told(values[start])[1].split()).replace("[", "(").replace("]", ")")
+    )  # as a reader's notebook has it
+    hides = f"<style>.jp-RenderedMarkdown img[alt={json.dumps(still, ensure_ascii=False)}] {{ display: none }}</style>"
 
     def update(_: object = None) -> None:
         frame = picture(draw(values[choice.value]))
         reading.value, alt = told(values[choice.value])
         image = img(frame, alt, "sslbook-frame")
-        shown.value = image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
+        shown.value = hides + image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
 
     choice.observe(update, names="value")
     update()

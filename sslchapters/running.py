@@ -17,6 +17,9 @@ SCALES = ("quick", "paper")
 
 DEVICES = ("auto", "cpu", "cuda")
 
+BOOK = ("quick", 0)
+"""The scale and the seed of the numbers on the pages."""
+
 
 def device_kind(device: str) -> str:
     """``auto`` resolved to the kind of device that there is; raises InputError for ``cuda`` where there is none.

@@ -97,6 +97,8 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "products": lambda g: [*(ask(g.op, g.weight) for ask in OPERATOR), g.pairs.directions(), g.pairs.share(g.weight)],
     "inspect_network": lambda g: [(*layer.values, *(share.value for share in layer.step.values()))
                                   for layer in sslbook.inspect_network(g.net, g.data, views=2, k=2).layers],
+    "compare": lambda g: sslbook.compare(
+        g.net, "body.0", torch.cat([g.views, g.views + 0.1]), torch.cat([g.views.flip(-1), g.views]), k=2).directions,
     "dose": lambda g: torch.from_numpy(sslbook.dose(sslbook.mlp((16, 3)), PLANTED, step_of).growth),
     "contrastive": lambda g: [bound(LOSSES[name].value)(g.z.movedim(0, 1)) for name in ("simple", *BATCH)],
     "pair_distances, info_nce, soft_triplet, partials": lambda g: [(r, loss(*r), sslbook.partials(loss, *r)) for loss in (
@@ -107,6 +109,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "shifts, random_view": lambda g: [sslbook.shifts(g.views[0]), sslbook.random_view(g.views[0], sslbook.Pipeline(8, blur=1.0))],
     "pretrain, load_run, train": pretrained,
     "embed, effective_rank": lambda g: (sslbook.embed(g.net, g.data, sslbook.Pipeline(8), batch=4), sslbook.effective_rank(g.z)),
+    "mean_cosine": lambda g: sslbook.mean_cosine(g.z),
     "knn_accuracy, linear_probe": lambda g: (sslbook.knn_accuracy(g.z[0], g.classes, g.z[1], g.classes, k=3),
                                              sslbook.linear_probe(g.z[0], g.classes, g.z[1], g.classes, epochs=3, lr=0.1).curve),
     "initial_network, latent_correlations": lambda g: sslbook.latent_correlations(g.tree, sslbook.initial_network((0,), (2, 2), 3)),

@@ -63,7 +63,15 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
 
 
 def test_bad_input_gets_status_2_and_no_traceback(book: Book, capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("", "bild", "execute --scale papper", "execute --root nowhere", "execute godo", "bench covarience"):
+    for line in (
+        "",
+        "bild",
+        "execute --scale papper",
+        "execute --root nowhere",
+        "execute godo",
+        "build --junit chapters",
+        "bench covarience",
+    ):
         try:
             status = cli.main(line.split())
         except SystemExit as stop:  # argparse's own way out
@@ -83,11 +91,12 @@ def test_no_heavy_import_before_it_is_needed() -> None:
 def test_execute_tells_and_regression_holds(book: Book, executed: list[str], capsys, monkeypatch) -> None:
     path = book.expected("good", "quick")
     write_expected(path, {"old": 1.0, "gap": None})
-    assert cli.main(["execute"]) == 0, "what moved is told, and costs nothing"
+    assert cli.main(["execute", "--junit", "told/all.xml"]) == 0, "what moved is told, and costs nothing"
+    assert 'failures="1"' in (book.root / "told/all.xml").read_text()
     assert "1 number differs on this machine; no claim does:\n  good  old  none" in capsys.readouterr().out
-    assert cli.main(["regression", "--junit", "report.xml"]) == 1
+    assert cli.main(["regression", "--junit", "report.xml"]) == 3, "nothing failed"
     printed = capsys.readouterr().out
-    assert "good (quick): 1 problem:\n  old: gone; it was 1.0" in printed
+    assert "good (quick): 1 problem:\n  old: gone, and no longer held; it was 1.0" in printed
     assert "If new numbers are meant: sslbook regression good --scale quick --update" in printed
     assert 'failures="1"' in (book.root / "report.xml").read_text()
     with monkeypatch.context() as patch:

@@ -97,6 +97,19 @@ def test_the_house_only_shrinks(folder: str, most: int) -> None:
     assert long == {}, f"a file has at most {LONGEST} lines: part it by subject"
 
 
+def test_what_contributing_names_is_where_it_says() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([A-Z_]+)` (?:of|in) `([\w/]+\.py)`", text)
+    assert len(named) >= 3
+    assert [name for name, path in named if f"\n{name}" not in (ROOT / path).read_text(encoding="utf-8")] == []
+
+
+def test_the_example_for_gitlab_can_be_read() -> None:
+    text = (ROOT / "chapters/reproduce.md").read_text(encoding="utf-8")
+    job = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["book"]
+    assert job["script"][-1].endswith(job["artifacts"]["reports"]["junit"])
+
+
 def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 

@@ -31,8 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="sslbook inspect",
         description="What the layers of a trained network hold of their covariance operators, beside controls.",
-        epilog="A layer takes some hundred passes, forward and back, of images times views: 10 to 20 seconds of a core in "
-        "a ResNet-18 of width 8 with 32 images and 8 views. Time grows with each of layers, images and views.",
+        epilog="How long it takes is said first: some hundred passes, forward and back, of images times views a layer.",
     )
     add, names = parser.add_argument, ", ".join(datasets.NAMES)
     add("checkpoint", type=Path, metavar="RUN", help="a folder of sslbook train, or a checkpoint in it")
@@ -49,7 +48,6 @@ def main(arguments: Sequence[str]) -> int:
     add("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
     options = parser.parse_args(arguments)
     keep_freed_memory()
-    say = lambda text: print(text, file=sys.stderr)  # noqa: E731
     try:
         place = user_path(options.checkpoint)
         run = open_run(place)
@@ -68,7 +66,6 @@ def main(arguments: Sequence[str]) -> int:
             k=options.modes,
             seed=options.seed,
             device=options.device,
-            progress=lambda done, total, name: say(f"layer {done + 1} of {total}: {name}") if name else None,
         )
         place = place.resolve()
         written = report.save(options.out or place.with_name(f"{place.name}-inspect"))

@@ -8,7 +8,9 @@ each direction that it asks about is kept with its field, and everything else is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +26,7 @@ from sslbook._ambient import default_device_of, exact_convolutions, seeded, unwr
 from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
 from sslbook.images.own import read_images
-from sslbook.inspect.report import KINDS, NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share, Size
+from sslbook.inspect.report import KINDS, NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share, Size, duration
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.covariance import relative_gap
@@ -40,6 +42,8 @@ PROBES, TARGETS, DRAWS, REDRAWN = 8, 8, 64, 200
 """Random signs for a trace; steps towards random targets; random directions; populations redrawn for an interval."""
 TOLERANCE, RESTARTS = 1e-2, 4
 """Of Lanczos' eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
+PRODUCTS = 60
+"""As many products with the operator, a JVP and a VJP, take about as long as one layer does."""
 SMALL = 48
 """A layer of so few weights is seen through all its directions."""
 NAMED = ("simple", "info_nce")
@@ -78,6 +82,7 @@ def inspect_network(
     untrained: the network before training.  A BatchNorm without running statistics uses those of the views.
     device: by default, that of the weights.  about: further entries of the report.  k: the number of leading modes.
     progress: a function that is called with the number of finished layers, the number of all layers, and the next layer's name.
+    Without one, a call that will take more than ten seconds says so on the standard error: how long, and layer by layer.
 
     Raises ValueError or TypeError for unusable input.  A layer that can't be measured is listed in ``refused``, with the reason.
 
@@ -109,16 +114,23 @@ def inspect_network(
             population = torch.stack(drawn, dim=1).to(next(held.parameters()).dtype)
             settle(held, population.flatten(0, 1))
             scenes.append((held, population, loss_steps(held, population, loss)))
-    begun, progress = time.perf_counter(), progress or (lambda *_: None)
+    begun, seconds = time.perf_counter(), 0.0 if progress else predicted(names, scenes)
+    if seconds > 10:
+        print(f"{len(names)} layers, {len(data)} images x {views} views: {duration(seconds)}", file=sys.stderr)
     found: list[LayerReport] = []
     refused: dict[str, str] = {}
     for number, name in enumerate(names):
-        progress(number, len(names), name)
+        if progress:
+            progress(number, len(names), name)
+        elif seconds > 10:
+            left = (time.perf_counter() - begun) / number * (len(names) - number) if number else seconds
+            print(f"layer {number + 1} of {len(names)}: {name}; {duration(left)} left", file=sys.stderr, flush=True)
         try:
             found.append(_layer(name, scenes, k, seed))
         except (ValueError, TypeError, RuntimeError) as error:
             refused[name] = f"{error}".partition("\n")[0]
-    progress(len(names), len(names), "")
+    if progress:
+        progress(len(names), len(names), "")
     settings = {
         "network": type(net).__name__,
         "weights": digest.hexdigest()[:16],
@@ -137,6 +149,24 @@ def inspect_network(
         "seconds": round(time.perf_counter() - begun, 1),
     }
     return Report({**settings, **(about or {})}, tuple(found), refused)
+
+
+def predicted(names: Sequence[str], scenes: Sequence[Scene]) -> float:
+    """Seconds that the layers will take, by a product with the first of them and one with the last.
+
+    Nearly all of a layer's time is some :data:`PRODUCTS` products, half as many again in an untrained network; what a product
+    costs falls from the first layer to the last, which has nothing above it.
+    """
+    net, views, _ = scenes[0]
+    took = [0.0]
+    for name in (names[0], names[-1]):
+        with contextlib.suppress(ValueError, TypeError, RuntimeError):  # the layer is refused when its turn comes
+            opened = open_layer(net, name, views.flatten(0, 1))
+            for _ in range(2):  # the first makes the graphs
+                begun = time.perf_counter()
+                float(opened.vjp(opened.jvp(opened.weight)).sum())
+            took.append(time.perf_counter() - begun)
+    return len(names) * PRODUCTS * (1 + 0.5 * (len(scenes) - 1)) * sum(took) / max(len(took) - 1, 1)
 
 
 def layers_of(net: nn.Module) -> tuple[str, ...]:
@@ -221,7 +251,7 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport
         tuple(opened.weight.shape),
         tuple(here.modes(BETWEEN, k)[0].tolist()),
         float(torch.linalg.eigvalsh(here.matrices(BETWEEN))[0]),
-        opened.output.shape[1] if torch.equal(opened.preactivation.flatten(1), opened.output) else 1,
+        opened.copies,
         here.residual(BETWEEN, k),
         sizes(here, PROBES, seed),
         {**{kind: weights for kind, (weights, _) in shares.items()}, RANDOM: random},
@@ -247,11 +277,15 @@ def redrawn(seen: Seen, kind: str, k: int, directions: Tensor, seed: int) -> lis
     This is the bootstrap's interval of 95 %, of 200 draws.  The directions, ``(size, n)``, stay as they are, and modes are sought
     among the directions that were asked about.
     """
-    count = seen.population[0]
-    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=REDRAWN)
-    again = torch.cat([seen.share(kind, k, directions, part / count) for part in torch.from_numpy(drawn).split(50)])
+    again = torch.cat([seen.share(kind, k, directions, part) for part in redraws(seen.population[0], seed).split(50)])
     ends = again.quantile(torch.tensor([0.025, 0.975]).to(again), dim=0)
     return [Share(*numbers) for numbers in torch.cat([seen.share(kind, k, directions)[None], ends]).T.tolist()]
+
+
+def redraws(count: int, seed: int) -> Tensor:
+    """Return the share of each of ``count`` images in 200 populations drawn from them with replacement, ``(200, count)``."""
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=REDRAWN)
+    return torch.from_numpy(drawn / count)
 
 
 def towards_targets(seen: Seen, draw: torch.Generator) -> Tensor:

@@ -37,6 +37,17 @@ MARKS = {
 operators' modes, then other directions' share in these.  The page's dark theme turns the colours' lightness round."""
 
 
+OUTCOMES = {
+    "surely": "There the step amplifies what survives augmentation, and no control explains its share{}.",
+    "behind": "A control has as large a share{}: any gradient would lie there.",
+    "by value": "Other images may decide otherwise{}.",
+    "noisy": "The noise of few views is as large as the last of the leading modes{}.",
+    "missed": "The search did not find all modes{}: ask for fewer.",
+    "last": "Each mode of a last linear layer is there once for every output{}: no data makes a few of them lead.",
+}
+"""What each outcome of a layer means, in the order in which a verdict says so."""
+
+
 @dataclass(frozen=True)
 class Size:
     r"""Trace, and participation ratio :math:`(\operatorname{tr})^2 / \|\mathrm{OP}\|_F^2`, each with its standard error."""
@@ -49,7 +60,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Share:
-    """A share of a squared length, in [0, 1], and where 95 % of its redraws lie."""
+    """A share of a squared length, in [0, 1], or a ratio, and where 95 % of its redraws lie."""
 
     value: float
     low: float
@@ -98,6 +109,25 @@ class LayerReport:
         """Its name as tables and charts show it, which says so where it is not :attr:`clear`."""
         return self.name if self.clear else f"{self.name} (unclear)"
 
+    @property
+    def outcome(self) -> str:
+        """One of :data:`OUTCOMES`: what its numbers mean."""
+        if self.clear:
+            return "behind" if not self.ahead() else "surely" if self.ahead("low", "high") else "by value"
+        return "last" if self.copies > 1 else "missed" if self.residual >= 0.1 else "noisy"
+
+    def settled_by(self) -> float:
+        """Return how many times as many images, or where it is not clear as many views, would settle what the layer leaves open.
+
+        An interval's width falls with the root of the number of images, and the noise that the draw of the views leaves with the
+        number of views or faster.  Half is added to the first, as large differences shrink, and a quarter to the second.
+        """
+        if not self.clear:
+            return 2.5 * -self.lowest / self.values[-1] if self.values[-1] > 0 else math.inf
+        rival = max((share for name, share in self.step.items() if name != BETWEEN), key=lambda share: share.value)
+        mine, gap = self.step[BETWEEN], self.step[BETWEEN].value - rival.value
+        return 1.5 * ((mine.value - mine.low + rival.high - rival.value) / gap) ** 2 if gap > 0 else math.inf
+
     def ahead(self, low: str = "value", high: str = "value") -> bool:
         """Return whether the step's share in its modes is above all controls: its ``low`` above their ``high``.
 
@@ -126,20 +156,34 @@ class Report:
         return place / "report.html"
 
     def verdict(self) -> str:
-        """Say in how many clear layers the step's share exceeds all controls, by value and by interval; suggest more data."""
-        clear = [layer for layer in self.layers if layer.clear]
+        """Say in how many clear layers the step's share exceeds all controls, what each outcome means, and what would settle it.
+
+        Time grows with the numbers of images and of views; more than 16 times as much is out of reach.
+        """
+        by = {kind: [layer for layer in self.layers if layer.outcome == kind] for kind in OUTCOMES}
+        surely, ahead = by["surely"], [layer for layer in self.layers if layer.clear and layer.ahead()]
+        clear, unclear = len(ahead + by["behind"]), sum(not layer.clear for layer in self.layers)
         if not clear:
-            why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
-            return f"No layer could be judged: {why if self.layers else 'all were left out'}."
-        surely = [layer.name for layer in clear if layer.ahead("low", "high")]
-        ahead = [layer.name for layer in clear if layer.ahead()]
-        found = f"In {len(surely)} of {len(clear)} layers the step's share in the leading modes is above all controls by its "
-        found += "interval" + f" ({', '.join(surely)})" * bool(surely)
-        found += f", in {len(ahead)} by its value" + f" ({', '.join(ahead)})" * (ahead != surely) + "."
-        if unclear := len(self.layers) - len(clear):
-            found += f" {unclear} more {'is' if unclear == 1 else 'are'} unclear."
-        more = " More images narrow the intervals; more views make more layers clear."
-        return found + more * (len(surely) < len(self.layers))
+            said = ["No layer could be judged" + ("." if self.layers else ": all were left out.")]
+        else:
+            found = f"In {len(surely)} of {clear} layers the step's share in the leading modes is above all controls by its "
+            found += f"interval{_names(surely)}, in {len(ahead)} by its value{_names(ahead) * (ahead != surely)}."
+            said = [found, *[f"{unclear} more {'is' if unclear == 1 else 'are'} unclear."] * bool(unclear)]
+        said += [OUTCOMES[kind].format(_names(layers)) for kind, layers in by.items() if layers]
+        for kind, axis in (("by value", "images"), ("noisy", "views")):
+            far = [layer for layer in by[kind] if layer.settled_by() > 16]
+            if reached := [layer for layer in by[kind] if layer not in far]:
+                more, size = (
+                    max(layer.settled_by() for layer in reached),
+                    {n: self.about[n] for n in ("images", "views")},
+                )
+                size[axis] = math.ceil(size[axis] * more)
+                time = duration(self.about["seconds"] / len(self.layers) * len(reached) * more)
+                said.append(
+                    f"About {size['images']} images x {size['views']} views, {time}, would settle{_names(reached)}."
+                )
+            said += [f"More than 16 times as many {axis} would be needed{_names(far)}."] * bool(far)
+        return " ".join(said)
 
     def rows(self, part: str = "step", *, ends: bool = True) -> list[dict[str, str]]:
         """Return a row for each layer, by heads: the shares of its ``step`` or ``weights`` in the leading modes.
@@ -148,7 +192,11 @@ class Report:
         """
         rows = []
         for layer in self.layers:
-            row = {"Layer": layer.title, "Trace": f"{sum(layer.values) / layer.sizes[BETWEEN].trace:.2g}"}
+            trace = layer.sizes[BETWEEN].trace  # with few views its noise may be larger than what it estimates
+            row = {
+                "Layer": layer.title,
+                "Trace": f"{sum(layer.values) / trace:.2g}" if trace > sum(layer.values) else "–",
+            }
             for kind, share in getattr(layer, part).items():
                 row[kind.capitalize()] = f"{share.value:.2g}" + f" ({share.low:.2g} to {share.high:.2g})" * ends
             rows.append(row)
@@ -187,6 +235,24 @@ class Report:
             axes.plot(values, rows, marker, color=colour, markerfacecolor=filled, markeredgewidth=1.5, label=kind)
         drawn.legend(loc="outside upper center", ncols=3, frameon=False, reverse=True)
         return drawn
+
+
+def _names(layers: Sequence[LayerReport]) -> str:
+    return f" ({', '.join(layer.name for layer in layers)})" * bool(layers)
+
+
+def duration(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> duration(0.3), duration(100), duration(9000)
+    ('about 1 s', 'about 2 min', 'about 2.5 h')
+    """
+    number, unit = next(
+        (seconds / size, unit)
+        for size, unit in ((3600, "h"), (60, "min"), (1, "s"))
+        if seconds > 1.5 * size or size == 1
+    )
+    return f"about {number:.1f} h" if unit == "h" else f"about {max(round(number), 1)} {unit}"
 
 
 PAGE = Template("""<!DOCTYPE html>
@@ -228,7 +294,8 @@ eigenvalue is there once for every output, so that no $k modes are the leading o
 $shares
 <h2>Spectra</h2>
 <p>Of the covariance between images, less what few views leave in it of that within views. The effective rank is the participation
-ratio, (tr OP)² / ‖OP‖²; ± is a standard error. The residual is the largest ‖OP v − λ v‖ / λ₁ of the modes. The Euler gap is 0
+ratio, (tr OP)² / ‖OP‖²; ± is a standard error, and – stands where noise is larger than what is estimated: a share above 1, a rank
+below. The residual is the largest ‖OP v − λ v‖ / λ₁ of the modes. The Euler gap is 0
 where the step of the simple loss is the operator times the weights (no biases, no shift of BatchNorm, no parallel path).</p>
 $spectra
 <h2>Layers left out</h2>
@@ -251,7 +318,9 @@ def page(report: Report) -> str:
     about, k, parts, spectra = report.about, report.about["modes"], "", []
     for layer in report.layers:
         size, views, within = (layer.sizes[kind] for kind in (BETWEEN, ALL, WITHIN))
-        ranks = [f"{part.rank:.3g} ± {part.rank_error:.3g}" for part in (size, views, within)]
+        ranks = [
+            f"{part.rank:.3g} ± {part.rank_error:.3g}" if part.rank >= 1 else "–" for part in (size, views, within)
+        ]
         spectra.append({
             "Layer": layer.title,
             "Weights": f"{' × '.join(map(str, layer.shape))} ({layer.kind}, {layer.size:,})",

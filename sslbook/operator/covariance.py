@@ -10,9 +10,8 @@ with connections :math:`R_a = K_l(x_a)` (and :math:`L_a = R_a`, except under l2 
 differences (:class:`~sslbook.operator.view_weights.Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.  The ``N V`` forward
 passes happen once.
 
-Three functions make one: :func:`simple_operator` (Theorem 3, Corollary 1 and Eq. 56), :func:`weighted_operator` (Theorem 4), and
-:func:`batch_operator` of any loss of inner products (chapter operators_today).  :func:`covariance_operator` chooses among them by
-the name of a loss, and :func:`intra_operator` is :math:`EV_l` alone.
+Which ``C`` it is, :func:`covariance_operator` takes from the loss: that of Theorem 3, Corollary 1 and Eq. 56, that of Theorem 4, or
+that of any loss of inner products (chapter operators_today).  :func:`intra_operator` is :math:`EV_l` alone.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook._ambient import anywhere, default_device_of, methods_anywhere, with_gradients
+from sslbook._ambient import anywhere, default_device_of, methods_anywhere, unwrapped, with_gradients
 from sslbook._check import counted, require_number, require_one_of, require_whole
 from sslbook.losses.batch import LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
-from sslbook.operator.eigen import EigenPairs, lanczos, rayleigh_ritz
+from sslbook.operator.eigen import EigenPairs, Estimate, Progress, lanczos, rayleigh_ritz
 from sslbook.operator.frozen import frozen, in_full
-from sslbook.operator.layer import OpenedLayer, open_layer, require_batch, unvec, vec
+from sslbook.operator.layer import OpenedLayer, find_layer, open_layer, require_batch, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, is_symmetric
 
 
@@ -50,13 +49,14 @@ class CovarianceOperator:
     the weight; and ``symmetric``, whether it equals its transpose by construction.
 
     Directions have the weight's shape, dtype and device; vectors have the order of :func:`sslbook.operator.layer.vec`.
+    ``op @ v`` is the product with a vector ``(size,)``, and ``op @ V`` that with each column of ``(size, k)``, of torch or NumPy.
 
     >>> import sslbook
     >>> op = sslbook.covariance_operator(sslbook.mlp((4, 5, 2)), "0", torch.arange(48.0).double().reshape(4, 3, 4).sin())
     >>> op
     CovarianceOperator(layer '0' (5 x 4 weights), 4 samples x 3 views, loss simple, symmetric, torch.float64, cpu)
     >>> step = torch.ones(5, 4, dtype=torch.float64)
-    >>> bool((op.apply(step) - unvec(op.dense() @ vec(step), (5, 4))).abs().max() < 1e-12)
+    >>> bool((vec(op.apply(step)) - op @ vec(step)).abs().max() + (op.dense() - op @ torch.eye(20)).abs().max() < 1e-12)
     True
     """
 
@@ -85,6 +85,10 @@ class CovarianceOperator:
         place = f"layer {self.opened.name!r} ({shape} weights), {counted(n, 'sample')} x {counted(v, 'view')}"
         given = "" if self.opened.given == self.dtype else f" of weights given in {self.opened.given}"
         return f"CovarianceOperator({place}, loss {self.of}, {kind}, {self.dtype}{given}, {self.device})"
+
+    def __matmul__(self, vectors: Tensor | np.ndarray) -> Tensor:
+        given = torch.as_tensor(vectors).to(self.opened.weight)
+        return self.matvec(given) if given.ndim == 1 else self.matmat(given)
 
     def apply(self, direction: Tensor) -> Tensor:
         """Apply ``OP`` to one direction in the weight's shape, or to several, ``(k, *shape)``; the result has the same shape.
@@ -142,18 +146,33 @@ class CovarianceOperator:
         output = require_number("degree", degree, above=0) * self.opened.output
         return relative_gap(linear, output) if bool(linear.any() | output.any()) else 0.0
 
-    def trace(self) -> float:
-        r"""Return the exact trace, one output ``o`` at a time; it costs about as many products as the network has outputs.
+    def trace(self, samples: int | None = None, *, seed: int = 0, progress: Progress | None = None) -> Estimate:
+        r"""Return the trace: exactly, or estimated from about as many products as ``samples`` says, with its standard error.
 
-        It is :math:`\sum_{ab} C_{ab} \sum_o \langle L_a e_o, R_b e_o \rangle`.  In a linear layer :math:`K_a = f_a \otimes J_a^T`,
-        so that an inner product of connections is one of inputs times one of Jacobians: where it has more weights than views,
-        these are taken, and ``(N V)^2`` numbers stored; otherwise the views' gradients, ``N V size``.
+        The exact trace takes one output ``o`` at a time, which costs a product or more for each output of the network: a minute
+        where there are hundreds.  It is :math:`\sum_{ab} C_{ab} \sum_o \langle L_a e_o, R_b e_o \rangle`.  In a linear layer
+        :math:`K_a = f_a \otimes J_a^T`, so that an inner product of connections is one of inputs times one of Jacobians: where
+        it has more weights than views, these are taken, and ``(N V)^2`` numbers stored; otherwise ``N V size``.
+
+        The estimate is Hutch++ [meyer2021]: exact in the span of products with a third of the samples, which holds most of an
+        operator with few large eigenvalues, and beside it the mean of :math:`z^T OP z` of random signs.  It is unbiased, and
+        ``.error`` is the standard error of that mean.  progress: a function of how many steps are done, and of how many there are.
+
+        >>> import sslbook
+        >>> views = torch.linspace(-1, 1, 4800, dtype=torch.float64).reshape(40, 3, 40).sin()
+        >>> op = sslbook.covariance_operator(sslbook.mlp((40, 30, 8)), "0", views)
+        >>> guess = op.trace(samples=30)
+        >>> abs(guess - op.trace()) < 4 * guess.error + 1e-9 * guess
+        True
         """
-        opened, below = self.opened, self.opened.below
+        opened, below, step = self.opened, self.opened.below, progress or (lambda done, total: None)
+        if samples is not None and require_whole("samples", samples, least=4) < self.shape[0]:
+            return self._estimated_trace(samples, seed, step)
         by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= self.shape[0]
         gradients = opened.pulled_back if by_views else opened.sample_gradients
         total = gram = torch.zeros((), dtype=torch.float64, device=self.device)
-        for rows in opened.units():
+        for number, rows in enumerate(units := opened.units()):
+            step(number, len(units))
             right = gradients(self._scaled(rows)).double()
             left = gradients(self._scaled(rows, tangential=True)).double() if self.normalize else right
             if by_views:
@@ -163,25 +182,46 @@ class CovarianceOperator:
         if by_views:
             products = gram * (below.double() @ below.double().T)
             total = self.mixing(products.unflatten(0, self.population)).flatten(0, 1).diagonal().sum()
-        return float(total)
+        return Estimate(float(total))
+
+    def _estimated_trace(self, samples: int, seed: int, step: Progress) -> Estimate:
+        """Hutch++ of :meth:`trace`: a third of the samples spans, a third measures that span, and a third what is beside it."""
+        third, random, opened = samples // 3, torch.Generator().manual_seed(seed), self.opened
+        signs = 2.0 * torch.randint(0, 2, (samples - third, self.shape[0]), generator=random).to(self.device) - 1
+        spanning: list[Tensor] = []
+        for number, sign in enumerate(signs[:third]):
+            step(number, samples)
+            spanning.append(self.matvec(sign.to(self.dtype)).double())
+        span = torch.linalg.qr(torch.stack(spanning, dim=1))[0]
+        rest = [sign - span @ (span.T @ sign) for sign in signs[third:].double()]
+        found = []
+        for number, vector in enumerate([*span.T, *rest], third):
+            step(number, samples)
+            field = opened.jvp(unvec(vector.to(self.dtype), opened.weight.shape))
+            found.append(float((field.double() * self._mixed(field).double()).sum()))
+        beside = torch.tensor(found[third:], dtype=torch.float64)
+        return Estimate(sum(found[:third]) + float(beside.mean()), float(beside.std() / len(rest) ** 0.5))
 
     def dense(self) -> Tensor:
         """Return the matrix ``(size, size)``, from the connection of each view, for small layers and as a reference."""
         fields = self.opened.connections().movedim(1, 0)  # a direction is one weight: (size, B, n_L)
         return torch.einsum("nbo,mbo->nm", fields, self._mixed(fields))
 
-    def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
+    def top_eigenpairs(
+        self, k: int = 5, *, tol: float = 1e-9, seed: int = 0, progress: Progress | None = None
+    ) -> EigenPairs:
         r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.
 
         Lanczos' method (ARPACK) finds them up to ``tol``.  If ``C`` is positive and ``N V n_L`` is below the number of
         weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For at most ``4 k + 32`` weights,
-        the matrix is formed.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
+        the matrix is formed.  progress: a function of the number of products so far, and of None, as nobody knows how many
+        there will be.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
-        return self._eigenpairs(k, tol, seed)
+        return self._eigenpairs(k, tol, seed, progress)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
-        found = self._eigenpairs(k, tol, seed, sign=-1)
+        found = self._eigenpairs(k, tol, seed, None, sign=-1)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
@@ -192,12 +232,10 @@ class CovarianceOperator:
         real = np.dtype(torch.finfo(self.dtype).dtype)
 
         def multiply(given: np.ndarray, transposed: bool = False) -> np.ndarray:
-            columns, halves = given.reshape(len(given), -1), np.iscomplexobj(given)  # the matrix is real
-            columns = np.concatenate([columns.real, columns.imag], axis=1) if halves else columns
-            vectors = torch.from_numpy(columns.astype("f8")).to(self.opened.weight)
-            found = self.matmat(vectors, transposed=transposed).cpu().numpy()
-            first, *second = np.split(found, 1 + halves, axis=1)
-            return (first + 1j * second[0] if halves else first).reshape(given.shape)
+            parts = (given.real, given.imag) if np.iscomplexobj(given) else (given,)  # the matrix is real
+            vectors = (torch.from_numpy(part.reshape(len(given), -1).astype("f8")) for part in parts)
+            found = [self.matmat(v.to(self.opened.weight), transposed=transposed).cpu().numpy() for v in vectors]
+            return (found[0] + 1j * found[1] if len(found) > 1 else found[0]).reshape(given.shape)
 
         adjoint = partial(multiply, transposed=True)
         return LinearOperator(self.shape, multiply, adjoint, multiply, real, adjoint)
@@ -221,7 +259,7 @@ class CovarianceOperator:
             u = u - (u * unit).sum(-1, keepdim=True) * unit
         return u / self._norm
 
-    def _eigenpairs(self, k: int, tol: float, seed: int, sign: int = 1) -> EigenPairs:
+    def _eigenpairs(self, k: int, tol: float, seed: int, progress: Progress | None, sign: int = 1) -> EigenPairs:
         """The ``k`` largest eigenpairs of ``sign * OP``, by one of the three ways of :meth:`top_eigenpairs`.
 
         A tolerance below a few units of rounding is raised to these: below them, float32 gains nothing.
@@ -235,13 +273,42 @@ class CovarianceOperator:
         root = self.mixing.root(*self.population) if sign > 0 and few < opened.output.numel() < size else None
         if size <= few:
             basis = torch.linalg.eigh(sign * self.dense())[1].flip(1)[:, :k]
+        elif opened.copies == len(opened.weight) > 1:
+            basis = self._of_one_output(k, tol, seed, progress, sign)
         elif root is None:
-            basis = lanczos(lambda v: sign * self.matvec(v), opened.weight, k, tol=tol, seed=seed)
+            product = lambda v: sign * self.matvec(v)  # noqa: E731
+            basis = lanczos(product, opened.weight, k, tol=tol, seed=seed, progress=progress)
         else:
-            basis = self._through_views(root, k, tol, seed)
-        return rayleigh_ritz(lambda columns: sign * self.matmat(columns), basis, tuple(opened.weight.shape))
+            basis = self._through_views(root, k, tol, seed, progress)
+        found = rayleigh_ritz(lambda columns: sign * self.matmat(columns), basis, tuple(opened.weight.shape))
+        return replace(found, copies=opened.copies)
 
-    def _through_views(self, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
+    def _of_one_output(self, k: int, tol: float, seed: int, progress: Progress | None, sign: int) -> Tensor:
+        r"""The ``k`` leading eigenvectors where :math:`OP = A \otimes 1`, in a last layer: those of ``A``, once for each output.
+
+        Lanczos' method on the whole would miss some of these copies, and find lesser eigenvectors in their place.
+        """
+        weight, copies = self.opened.weight, len(self.opened.weight)
+        count, inputs = -(-k // copies), weight[0].numel()
+
+        def product(row: Tensor) -> Tensor:
+            only = torch.zeros_like(weight)
+            only[0] = row.view_as(weight[0])
+            return sign * self.apply(only)[0].flatten()
+
+        if inputs <= 4 * count + 32:
+            eye = torch.eye(inputs, dtype=weight.dtype, device=weight.device)
+            rows = torch.linalg.eigh(torch.stack([product(row) for row in eye]))[1].flip(1)[:, :count]
+        else:
+            rows = lanczos(product, weight[0], count, tol=tol, seed=seed, progress=progress)
+        outputs = torch.eye(copies, dtype=weight.dtype, device=weight.device)
+        return torch.cat(
+            [torch.kron(row[:, None], outputs[:, : k - n * copies]) for n, row in enumerate(rows.T)], dim=1
+        )
+
+    def _through_views(
+        self, root: Mixing | PairMixing, k: int, tol: float, seed: int, progress: Progress | None
+    ) -> Tensor:
         r"""The ``k`` leading eigenvectors, ``(size, k)``, as :math:`B u` of those of :math:`B^T B`, which are fields on the views.
 
         root: :math:`C^{1/2}`.  A product with :math:`B^T B = C^{1/2} K^T K C^{1/2}` is one with the layer's tangent kernel
@@ -252,7 +319,8 @@ class CovarianceOperator:
         def half(field: Tensor) -> Tensor:
             return root(field.reshape(*self.population, -1)).flatten(0, 1)
 
-        fields = lanczos(lambda u: half(kernel(half(u))).flatten(), opened.output, k, tol=tol, seed=seed)
+        product = lambda u: half(kernel(half(u))).flatten()  # noqa: E731
+        fields = lanczos(product, opened.output, k, tol=tol, seed=seed, progress=progress)
         basis = torch.stack([vec(opened.vjp(half(field))) for field in fields.T], dim=1)
         length = basis.norm(dim=0)
         draw = torch.Generator().manual_seed(seed)
@@ -264,20 +332,21 @@ class CovarianceOperator:
 def covariance_operator(
     net: nn.Module,
     layer: str | nn.Module,
-    views: Tensor,
+    views: Tensor | np.ndarray,
     *,
     loss: str | Loss = "simple",
     temperature: float | None = None,
     margin: float = 0.0,
     beta: float = 0.0,
     normalize: bool = False,
-    clean: Tensor | None = None,
+    clean: Tensor | np.ndarray | None = None,
     of_gram: bool = False,
 ) -> CovarianceOperator:
     r"""Return the covariance operator of ``layer`` for a loss, on a population or on a batch of views.
 
-    views: a tensor ``(N, V, ...)`` of V views of each of N samples.  A batch of images alone has no axis of views: ``images[:,
-    None]`` is one view each.  For the losses of [tian2020] these samples are the population, and the views of a sample are
+    views: ``(N, V, ...)``, V views of each of N samples, a tensor or a NumPy array, whose floating numbers are taken in the
+    layer's dtype.  A batch of images alone has no axis of views: ``images[:, None]`` is one view each, over which nothing is
+    averaged, which is a warning.  For the losses of [tian2020] these samples are the population, and the views of a sample are
     equally likely:
 
     * ``"simple"`` gives :math:`V_x[\bar K_l]` (Theorem 3), or :math:`-\beta EV_l + VE_l` with ``beta`` (Corollary 1).
@@ -298,7 +367,8 @@ def covariance_operator(
     :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Any other loss must do this itself if it needs it.
 
     The network ``net`` must treat samples independently, and ``layer`` must be a linear or convolutional layer of it.
-    A network in half precision is run in float32 with the same weights, and the operator's repr says so.
+    A network in half precision is run in float32 with the same weights, and the operator's repr says so.  Under ``weight_norm``,
+    or another parametrisation, the weight is the effective one: eigenvectors and steps are in it, and not in ``g`` and ``v``.
     Raises ValueError or TypeError for ``views`` of another shape, for an unknown loss or one that depends on more than inner
     products, and for an argument that the loss needs or has no use for.
 
@@ -310,75 +380,41 @@ def covariance_operator(
     >>> sslbook.covariance_operator(net, "2", views, loss="info_nce", temperature=0.5).exact_update().shape
     torch.Size([2, 5])
     """
-    options: dict[str, Any] = {"margin": margin or None, "beta": beta or None, "normalize": normalize or None}
-    options |= {"of_gram": of_gram or None, "temperature": temperature, "clean": clean}
-    options = {name: value for name, value in options.items() if value is not None}
-    if callable(loss):
-        return batch_operator(net, layer, views, loss, **options)
-    require_one_of("loss", loss, [name for name in LOSSES if name not in ("exact", "quadratic")])
+    takes: tuple[str, ...] = ("of_gram",)
+    if isinstance(loss, str):
+        require_one_of("loss", loss, [name for name in LOSSES if name not in ("exact", "quadratic")])
+        takes = ("temperature", "of_gram")
+        if loss == "simple":
+            takes = ("beta", "normalize")
+        elif loss == "soft_triplet" or (loss == "info_nce" and clean is not None):
+            takes = ("clean", "temperature", "margin", "normalize")
+    given: dict[str, Any] = {"margin": margin or None, "beta": beta or None, "normalize": normalize or None}
+    given |= {"of_gram": of_gram or None, "temperature": temperature, "clean": clean}
+    if unused := [name for name, value in given.items() if value is not None and name not in takes]:
+        raise ValueError(f"loss={loss!r:.60} has no use for {' and '.join(unused)}")
+
+    # first: a network that couples must not see clean
+    opened, population = _open_views(net, layer, views, averaged="normalize" in takes)
     if loss == "simple":
-        return simple_operator(net, layer, views, **options)
-    if loss == "soft_triplet" or (loss == "info_nce" and clean is not None):
-        return weighted_operator(net, layer, views, loss=loss, **options)
-    of_loss = {name: options.pop(name) for name in ("temperature",) if name in options}
-    return batch_operator(net, layer, views, partial(LOSSES[loss].value, **of_loss), **options)
-
-
-@with_gradients
-def simple_operator(
-    net: nn.Module, layer: str | nn.Module, views: Tensor, *, beta: float = 0.0, normalize: bool = False
-) -> CovarianceOperator:
-    r"""Return :math:`V_x[\bar K_l]` of the simple loss (Theorem 3), or :math:`-\beta EV_l + VE_l` with ``beta`` (Corollary 1).
-
-    views: ``(N, V, ...)``, the population.  normalize: whether outputs are divided by their norm, which makes the operator
-    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56); raises ValueError where an output is zero.
-    """
-    return CovarianceOperator(*_open_views(net, layer, views), Mixing(inter=1.0, intra=-beta), normalize)
-
-
-@with_gradients
-def weighted_operator(
-    net: nn.Module,
-    layer: str | nn.Module,
-    views: Tensor,
-    *,
-    clean: Tensor,
-    temperature: float,
-    loss: str = "info_nce",
-    margin: float = 0.0,
-    normalize: bool = False,
-) -> CovarianceOperator:
-    r"""Return :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of Theorem 4 with one negative.
-
-    clean: the un-augmented samples, ``(N, ...)``, between whose outputs :math:`\xi` takes its distances (:func:`pair_weights`).
-    loss: "info_nce" or "soft_triplet", which has a ``margin``.  normalize: as in :func:`simple_operator`.
-    """
-    opened, population = _open_views(net, layer, views)  # first: a network that couples must not see clean
-    if clean.shape != views[:, 0].shape:
-        wanted, got = tuple(views[:, 0].shape), tuple(clean.shape)
-        raise ValueError(f"clean must hold one sample for each row of views, {wanted}, got {got}")
-    xi = pair_weights(net, clean, loss=loss, temperature=temperature, margin=margin, normalize=normalize)
-    return CovarianceOperator(opened, population, Mixing(weights=xi), normalize, of=loss)
-
-
-@with_gradients
-def batch_operator(
-    net: nn.Module, layer: str | nn.Module, views: Tensor, loss: Loss, *, of_gram: bool = False
-) -> CovarianceOperator:
-    r"""Return :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T`, with :math:`\Gamma = \partial \ell / \partial G`, for a loss of products.
-
-    views: ``(N, V, ...)``, one batch.  loss: a function of its outputs ``(N, V, d)`` of any width, or with ``of_gram`` of their
-    inner products (:func:`sslbook.operator.view_weights.gram_weights`, which refuses a loss that depends on more than these).
-    """
-    opened, population = _open_views(net, layer, views)
-    weights = gram_weights(loss, opened.output.unflatten(0, population), of_gram=of_gram)
-    named: Any = getattr(loss, "func", loss)  # of functools.partial
-    name = getattr(named, "__name__", type(named).__name__)
+        return CovarianceOperator(opened, population, Mixing(inter=1.0, intra=-beta), normalize)
+    if isinstance(loss, str) and "clean" in takes:
+        wanted, samples = tuple(views[:, 0].shape), numbers(net, layer, clean)
+        if samples is None or samples.shape != wanted:
+            got = None if samples is None else tuple(samples.shape)
+            raise ValueError(f"clean must hold one sample for each row of views, {wanted}, got {got}")
+        tau = require_number("temperature", temperature, above=0)
+        xi = pair_weights(net, samples, loss=loss, temperature=tau, margin=margin, normalize=normalize)
+        return CovarianceOperator(opened, population, Mixing(weights=xi), normalize, of=loss)
+    value: Any = loss
+    if isinstance(loss, str):
+        value = partial(LOSSES[loss].value, **({} if temperature is None else {"temperature": temperature}))
+    name = loss if isinstance(loss, str) else getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
+    weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
     return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
 
 
 @with_gradients
-def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor) -> CovarianceOperator:
+def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor | np.ndarray) -> CovarianceOperator:
     r"""Return :math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9).
 
     net, layer and views, ``(N, V, ...)``: as in :func:`covariance_operator`.  What a step of the simple loss keeps is
@@ -392,13 +428,34 @@ def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor) -> Cov
     return CovarianceOperator(*_open_views(net, layer, views), Mixing(inter=0.0, intra=1.0))
 
 
-def _open_views(net: nn.Module, layer: str | nn.Module, views: Tensor) -> tuple[OpenedLayer, tuple[int, int]]:
+def _open_views(
+    net: nn.Module, layer: str | nn.Module, views: Any, averaged: bool = True
+) -> tuple[OpenedLayer, tuple[int, int]]:
     """The layer opened on all views ``(N, V, ...)`` of all samples, sample by sample, and ``(N, V)``.
 
-    Raises TypeError or ValueError for views without these axes, and for what :func:`open_layer` refuses.
+    averaged: over views, of which one is a warning.  Raises TypeError or ValueError for views without these axes, and for what
+    :func:`open_layer` refuses.
     """
+    views = numbers(net, layer, views)
     require_batch("views", views, 3, "samples, views, ...")
+    if averaged and views.shape[1] == 1:
+        told = (
+            "views hold one view of each sample: nothing varies within a sample, and no augmentation is averaged over"
+        )
+        warnings.warn(told, stacklevel=4)
     return open_layer(net, layer, views.flatten(0, 1)), (views.shape[0], views.shape[1])
+
+
+def numbers(net: nn.Module, layer: str | nn.Module, given: Any) -> Any:
+    """A NumPy array as a tensor, floating numbers in the layer's dtype, float32 at least, and on its device; all else as it is."""
+    if not isinstance(given, np.ndarray):
+        return given
+    tensor = torch.tensor(np.ascontiguousarray(given))
+    return (
+        tensor.to(in_full(find_layer(unwrapped(net), layer)[1].weight.detach()))
+        if tensor.is_floating_point()
+        else tensor
+    )
 
 
 @anywhere

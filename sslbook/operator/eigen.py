@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+Progress = Callable[[int, int | None], object]
+"""A function of how many steps of a long call are done, and of how many there are, None where nobody knows."""
+
+
+class Estimate(float):
+    """A number with the standard error of its estimate, ``error``, which is 0 where it is exact.
+
+    >>> Estimate(1.5, 0.02), Estimate(1.5).error
+    (1.5 ± 0.02, 0.0)
+    """
+
+    error: float
+
+    def __new__(cls, value: float, error: float = 0.0) -> Estimate:  # noqa: D102
+        made = super().__new__(cls, value)
+        made.error = error
+        return made
+
+    def __repr__(self) -> str:
+        return f"{float(self):.4g} ± {self.error:.2g}" if self.error else float.__repr__(self)
+
+
 @methods_anywhere
 @dataclass(frozen=True)
 class EigenPairs:
@@ -29,6 +52,8 @@ class EigenPairs:
     values: the eigenvalues, ``(k,)``.  vectors: the orthonormal eigenvectors, ``(size, k)``, with their entries in the
     order of :func:`sslbook.operator.layer.vec`, which is ``weight.flatten(1).T.flatten()``.
     residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.  shape: the shape of the layer's weight.
+    copies: how often each value comes by construction: in a last linear layer once for each output, so that ``k`` of
+    these are no few leading directions.  They are iterated as pairs of a value and its direction.
 
     >>> pairs = EigenPairs(torch.tensor([2.0, 1.0]), torch.eye(6)[:, :2], torch.zeros(2), (3, 2))
     >>> pairs
@@ -37,6 +62,8 @@ class EigenPairs:
     tensor([[1., 0.],
             [0., 0.],
             [0., 0.]])
+    >>> [(value, tuple(direction.shape)) for value, direction in pairs]
+    [(2.0, (3, 2)), (1.0, (3, 2))]
     >>> pairs.share(torch.ones(3, 2))  # two of six equal numbers
     0.333...
     """
@@ -45,10 +72,21 @@ class EigenPairs:
     vectors: Tensor
     residuals: Tensor
     shape: tuple[int, ...] | None = None
+    copies: int = 1
 
     def __repr__(self) -> str:
         values = ", ".join(f"{value:.3g}" for value in self.values.tolist())
-        return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e})"
+        return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e}{self._repeated})"
+
+    def __iter__(self) -> Iterator[tuple[float, Tensor]]:
+        return zip(self.values.tolist(), self.directions(), strict=True)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def _repeated(self) -> str:
+        return f"; a last layer: each value comes {self.copies} times, once an output" * (self.copies > 1)
 
     def directions(self, shape: tuple[int, ...] | None = None) -> Tensor:
         """Return the eigenvectors in the weight's shape, ``(k, *shape)``.
@@ -100,12 +138,15 @@ class EigenPairs:
             axes.imshow(picture, cmap="gray", vmin=0, vmax=1)
             axes.set_title(f"{value:.3g}", fontsize=9)
             axes.set_axis_off()
+        if self.copies > 1:
+            drawn.supxlabel(self._repeated.removeprefix("; "), fontsize=8)
         return drawn
 
 
 def lanczos(
-    product: Callable[[Tensor], Tensor], like: Tensor, k: int, *, tol: float, seed: int = 0, restarts: int | None = None
-) -> Tensor:
+    product: Callable[[Tensor], Tensor], like: Tensor, k: int, *, tol: float, seed: int = 0, restarts: int | None = None,
+    progress: Progress | None = None,
+) -> Tensor:  # fmt: skip
     r"""Return eigenvectors ``(size, k)`` of the ``k`` largest eigenvalues of a symmetric operator, the largest first.
 
     Lanczos' method (ARPACK, by :func:`scipy.sparse.linalg.eigsh`) multiplies one direction after the other.  Together they span
@@ -120,9 +161,11 @@ def lanczos(
     >>> lanczos(lambda v: matrix @ v, torch.zeros(20), 2, tol=1e-6).abs().argmax(0)
     tensor([19, 18])
     """
-    size, real = like.numel(), np.dtype(torch.finfo(like.dtype).dtype)
+    size, real, count = like.numel(), np.dtype(torch.finfo(like.dtype).dtype), itertools.count()
 
     def multiply(vector: np.ndarray) -> np.ndarray:
+        if progress is not None:
+            progress(next(count), None)
         image: np.ndarray = product(torch.from_numpy(vector.reshape(-1).copy()).to(like)).cpu().numpy()
         return image
 

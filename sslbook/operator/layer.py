@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from sslbook._ambient import default_settings, methods_anywhere, unwrapped, unwrapped_name, with_gradients
+from sslbook._ambient import WRAPPERS, default_settings, methods_anywhere, unwrapped, unwrapped_name, with_gradients
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -141,6 +141,12 @@ class OpenedLayer:
         found: Tensor = vmap(gradient)(self.below, self.pulled_back(cotangent).view_as(self.preactivation))
         return found
 
+    @property
+    def copies(self) -> int:
+        r"""How often each eigenvalue comes: once an output channel where the layer is the last, :math:`K = f \otimes 1`; else 1."""
+        last = torch.equal(self.preactivation.flatten(1), self.output)
+        return self.weight.shape[0] // getattr(self.module, "groups", 1) if last else 1
+
     def units(self) -> list[Tensor]:
         """Return the cotangents that pick out one output of each sample, ``n_L`` of ``(B, n_L)``: one of a row's numbers is 1."""
         picks = torch.eye(self.output.shape[1], dtype=self.output.dtype, device=self.output.device)
@@ -233,7 +239,13 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
 
     handle = module.register_forward_hook(cut, with_kwargs=True)
     try:
-        with held_still(x), sentences(f"net can't take x of shape {tuple(x.shape)} and {x.dtype}", (Exception,)):
+        cures = {
+            "say x / 255 for bytes of images": not x.is_floating_point(),
+            f"say x.to({module.weight.dtype}), as the layer is": x.dtype != module.weight.dtype,
+            "take it out of its wrapper, net.module": any(type(part).__name__ in WRAPPERS for part in net.modules()),
+        }
+        cure = next((f" ({say})" for say, fits in cures.items() if fits), "")
+        with held_still(x), sentences(f"net can't take x of shape {tuple(x.shape)} and {x.dtype}{cure}", (Exception,)):
             output = net(x.clone())
     finally:
         handle.remove()

@@ -14,9 +14,12 @@ from sslbook._check import positive
 from sslbook.training.run.distributed import join
 from sslchapters.byol.records import DIGITS, EMA, NAMES, after, cells, filled, html_table
 from sslchapters.byol.runs import (
+    GROUPS,
+    LARGE,
     MEASURES,
     PLAIN,
     SAMPLE,
+    WEIGHTS,
     Ablation,
     Augmentation,
     Recipe,
@@ -144,6 +147,19 @@ def digits_values(seeds: Sequence[int]) -> dict[str, Any]:
     }  # rates[rate][average][measure][seed]
 
 
+LONG_MOMENTS = (0, 5, 10, 20, 50, 100, 200, 400)
+LONG = {"B-Tab4": ("σ", "–", "σ̸", "μ̸", "μ"), "B-Tab3": ("BN", "EMA, BN", "–", "EMA", "P", "P, EMA")}
+"""Of each table the cells that decide, the first ones first; of Table 3 those that collapse in the shorter runs."""
+
+
+def long_values(table: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Cells of a table on the digits for four times as long."""
+    recipe, parts = replace(DIGITS, epochs=LONG_MOMENTS[-1]), parts_folder() / "byol-long"
+    some = {cell: cells(table, recipe)[cell] for cell in LONG[table]}
+    found = train_ablations(recipe, some, seeds, digits(), at=LONG_MOMENTS, parts=parts)
+    return {"axes": "cells[cell][measure][epoch][seed]", "epochs": LONG_MOMENTS, "cells": rounded(found, 5)}
+
+
 def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Table 3's eight cells on CIFAR-10, on the GPU if there is one; raises FileNotFoundError without the data."""
     data = cifar10(CIFAR10_IMAGES)
@@ -217,25 +233,33 @@ def average_cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
 BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, SAMPLE, SAMPLE)}
 BATCHLESS |= {"GroupNorm, no predictor": Ablation(0, EMA, SAMPLE, SAMPLE), "no norm": Ablation(2, EMA, PLAIN, PLAIN)}
 """Networks without batch statistics in any layer, beside one with BatchNorm in all."""
-
+HALVES = {"group normalisation alone": Ablation(2, EMA, GROUPS, GROUPS)}
+HALVES |= {
+    "standardised weights alone": Ablation(2, EMA, WEIGHTS, WEIGHTS),
+    "no norm, larger": Ablation(2, EMA, LARGE, LARGE),
+}
+"""What the second of them has both of, and networks without either that begin with larger weights."""
 
 BATCHLESS_AT = (0, 20, 50, 100, 200)
 
 
-def batchless_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """:data:`BATCHLESS` on the digits, at the learning rate of the other records and at a smaller one."""
+def batchless_values(some: Mapping[str, Ablation], seeds: Sequence[int]) -> dict[str, Any]:
+    """:data:`BATCHLESS` or :data:`HALVES` on the digits, at the learning rate of the other records and at a smaller one."""
     data, parts, runs = digits(), parts_folder() / "byol-batchless", {}
     for rate in (0.03, 0.1):
         recipe, place = replace(DIGITS, rate=rate), parts / f"{rate:g}"
-        runs[f"{rate:g}"] = rounded(train_ablations(recipe, BATCHLESS, seeds, data, at=BATCHLESS_AT, parts=place), 5)
+        runs[f"{rate:g}"] = rounded(train_ablations(recipe, some, seeds, data, at=BATCHLESS_AT, parts=place), 5)
     return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(BATCHLESS_AT), "runs": runs}
 
 
 STUDIES = {
-    "byol-batchless": Study(batchless_values, tuple(range(8))),
+    "byol-batchless": Study(partial(batchless_values, BATCHLESS), tuple(range(8))),
+    "byol-halves": Study(partial(batchless_values, HALVES), tuple(range(8))),
     "byol-average": Study(average_values, tuple(range(10))),
     "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
     "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),
     "byol-digits": Study(digits_values, (0, 1, 2, 3, 4)),
+    "byol-long-table3": Study(partial(long_values, "B-Tab3"), tuple(range(5, 10))),
+    "byol-long-table4": Study(partial(long_values, "B-Tab4"), tuple(range(5, 10))),
     "byol-resets": Study(resets_values, (0, 1, 2, 3, 4)),
 }

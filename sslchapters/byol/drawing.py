@@ -1,13 +1,17 @@
-"""Pictures of the chapter: how BYOL is wired, and outputs on a circle."""
+"""Pictures of the chapter: how BYOL is wired, the tug of war, and outputs on a circle."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyBboxPatch
 from torch import Tensor
+
+from sslchapters.plots import PALETTE
 
 TOP, MIDDLE, BOTTOM = 2.1, 1.2, 0.3
 """Heights of the online tower, of what both towers share, and of the target."""
@@ -73,3 +77,42 @@ def circle(ax: Axes, outputs: Tensor, labels: Tensor, colors: Mapping[str, str])
     ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), xticks=[], yticks=[], aspect="equal")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
+
+
+def tug(ax: Axes, beta: float, directions: Mapping[str, tuple[float, float]]) -> None:
+    """For each direction, by name with its ``(a, b)``: the push to the right, the pull to the left, the net arrow below.
+
+    Lengths are those of the law of β; an arrow that is too short to be seen is left out.
+    """
+    for row, (name, (a, b)) in enumerate(directions.items()):
+        push, pull, y = beta * a, beta**2 * (a + b), -2.0 * row
+        arrows = (
+            (0.28, push, "blue", "push", "bottom"),
+            (0.28, -pull, "vermilion", "pull", "bottom"),
+            (-0.35, push - pull, "ink", "net", "top"),
+        )
+        for up, length, color, word, side in arrows:
+            if abs(length) > 0.02:
+                look = {"arrowstyle": "-|>", "lw": 3, "color": PALETTE[color], "shrinkA": 0, "shrinkB": 0}
+                ax.annotate("", (length, y + up), (0, y + up), arrowprops={**look, "mutation_scale": 16})
+                at, beyond = math.copysign(max(abs(length) / 2, 0.3), length), 0.13 if side == "bottom" else -0.13
+                ax.text(at, y + up + beyond, word, color=PALETTE[color], ha="center", va=side)
+        ax.plot(0, y, "o", ms=7, color=PALETTE["ink"])
+        ax.text(-1.45, y + 0.85, name, ha="left", va="center", weight="bold")
+    ax.set(xlim=(-1.5, 1.2), ylim=(-2.0 * len(directions) + 0.7, 1.2), yticks=[], xlabel=r"growth of $w$")
+    ax.axvline(0, color="#cccccc", lw=0.8, zorder=0)
+    ax.grid(visible=False)
+
+
+def parabolas(ax: Axes, beta: float, shares: Mapping[float, float], measured: Callable[[float], float]) -> None:
+    """The growth rate across over β for ``a = 1``, by jitter with its share; that of jitter ½ is heavy, with dots."""
+    fine, dots = np.linspace(0, 1.1, 111), np.linspace(0, 1, 11)
+    ax.axhline(0, color="#888888", lw=1)
+    for jitter, share in shares.items():
+        main, rate = jitter == 0.5, fine * (1 - fine / share)
+        ax.plot(fine, rate, color=PALETTE["ink" if main else "blue"], lw=2.4 if main else 1.2, alpha=1 if main else 0.6)
+        bold = "bold" if main else "normal"
+        ax.annotate(f"share\n{share:g}", (share, 0), (4, 9), textcoords="offset points", weight=bold, size=9)
+    ax.plot(dots, [measured(float(each)) for each in dots], "o", ms=5, color=PALETTE["vermilion"])
+    ax.plot(beta, measured(beta), "D", ms=11, mfc="none", mew=2, color=PALETTE["ink"])
+    ax.set(xlabel=r"predictor $\beta$", ylabel="growth rate across", xlim=(0, 1.2), ylim=(-0.4, 0.3))

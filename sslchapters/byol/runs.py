@@ -34,7 +34,8 @@ from torch.nn import functional as F
 
 from sslbook._random import Streams, to_device
 from sslbook.networks.batchnorm import batch_normalize
-from sslbook.training.evaluate import effective_rank, likeness
+from sslbook.training.evaluate import effective_rank
+from sslbook.training.evaluate import mean_cosine as likeness
 from sslchapters import enumerated as images
 from sslchapters.enumerated import Images
 from sslchapters.sweep import sweep
@@ -73,8 +74,16 @@ class Norm:
 NONE = Norm("omit", "omit")
 SAMPLE = Norm("sample", "sample")
 """No batch statistics, as in [richemond2020]: GroupNorm with one group and standardised weights, also in the encoder."""
+GROUPS = Norm("groups", "groups")
+"""The first half of :data:`SAMPLE`: GroupNorm with one group, also in the encoder, and weights as they are."""
+WEIGHTS = Norm("weights", "weights")
+"""The other half: standardised weights, also in the encoder, and no normalisation."""
 PLAIN = Norm("plain", "plain")
 """No normalisation, also in the encoder; the weights below ReLUs begin with He's variance."""
+LARGE = Norm("plain", "large")
+"""The same; the weights below ReLUs begin three times as large."""
+STANDARDIZED, GROUPED, BARE = (SAMPLE, WEIGHTS), (SAMPLE, GROUPS), (WEIGHTS, PLAIN, LARGE)
+"""Whose weights are standardised; who has group normalisation; who has neither it nor BatchNorm."""
 
 
 def initial_weights(shape: Shape, seeds: Sequence[int], cells: int, predictor: int, dtype: torch.dtype) -> Parameters:
@@ -113,18 +122,18 @@ def encode(weights: Mapping[str, Tensor], images: Tensor, norm: Norm, views: int
     """Images ``(N, S, C, H, W)`` to representations ``(R, N, features)``: convolution, BatchNorm, ReLU; at the end, the mean.
 
     views: ``N`` is so many batches, one after the other, and each is normalised by its own statistics.
-    norm: the projector's; where that is :data:`SAMPLE` or :data:`PLAIN`, it takes BatchNorm's place here too.
+    norm: the projector's; where that is :data:`GROUPED` or :data:`BARE`, it takes BatchNorm's place here too.
     """
     count, seeds = images.shape[:2]
     maps, groups = images.flatten(1, 2), seeds
     level = 0
     while (kernel := weights.get(f"conv{level}")) is not None:
         replicas, channels = kernel.shape[:2]
-        kernel = _standardized(kernel) if norm == SAMPLE else kernel
+        kernel = _standardized(kernel) if norm in STANDARDIZED else kernel
         maps = F.conv2d(maps, kernel.flatten(0, 1), stride=2, padding=1, groups=groups)
-        if norm == SAMPLE:
+        if norm in GROUPED:
             maps = F.group_norm(maps, replicas)
-        elif norm != PLAIN:
+        elif norm not in BARE:
             maps = torch.cat([F.batch_norm(part, None, None, training=True) for part in maps.chunk(views)])
         maps = maps.relu()
         groups, level = replicas, level + 1
@@ -140,14 +149,15 @@ def _standardized(weight: Tensor) -> Tensor:
 def linear(weights: Mapping[str, Tensor], name: str, x: Tensor, norm: Norm = NONE) -> Tensor:
     """``(R, N, inputs) -> (R, N, outputs)``; ``norm``: what stands above it."""
     weight = weights[f"{name}.weight"]
-    return torch.baddbmm(weights[f"{name}.bias"][:, None], x, (_standardized(weight) if norm == SAMPLE else weight).mT)
+    weight = _standardized(weight) if norm in STANDARDIZED else weight
+    return torch.baddbmm(weights[f"{name}.bias"][:, None], x, weight.mT)
 
 
 def normalize(x: Tensor, norm: Norm, views: int = 2) -> Tensor:
     """The halves of BatchNorm over each view's batch, ``(R, N, n)``; unbiased variance, as the released code has it."""
-    if norm == SAMPLE:
+    if norm in GROUPED:
         return F.layer_norm(x, x.shape[2:])
-    if norm == PLAIN:
+    if norm in BARE:
         return x
     split = x.unflatten(1, (views, -1))
     return batch_normalize(split, mean=norm.mean, std=norm.std, dims=2, unbiased=True).flatten(1, 2)
@@ -355,10 +365,10 @@ def _train_chunk(
     kind = cells[0]
     online = initial_weights(protocol.shape, seeds, len(cells), kind.predictor, dtype)
     streams = Streams(seeds, "byol predictor")
-    if kind.projector == PLAIN:  # uniform on +-1/sqrt(fan in) has a sixth of He's variance
+    if kind.projector in (PLAIN, LARGE):  # uniform on +-1/sqrt(fan in) has a sixth of He's variance
         for name in online:
             if name.startswith("conv") or name.endswith("0.weight"):
-                online[name] *= 6**0.5
+                online[name] *= 6**0.5 * (3 if kind.projector == LARGE else 1)
     _draw_predictor(online, cells, streams, [cell.span is not None for cell in cells])
     online = {name: w.to(device).requires_grad_() for name, w in online.items()}
     target = {name: w.detach().clone() for name, w in online.items()} if kind.ema else None

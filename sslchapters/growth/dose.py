@@ -216,5 +216,6 @@ class Response:
 def response(growth: Tensor | np.ndarray, doses: Sequence[tuple[float, float]] = DOSES) -> Response:
     """Of the growth of directions of these ``doses`` and, behind them, of what else was planted: ``(R, 16 or more)``."""
     rows = np.asarray(growth, dtype=np.float64)[:, : len(doses)]
-    found = [DoseResponse(*np.array(doses).T, row) for row in rows]
+    shared, unshared = np.array(doses).T
+    found = [DoseResponse(shared, unshared, row) for row in rows]
     return Response(*np.array([(*each.ranks, *each.slopes) for each in found]).T)

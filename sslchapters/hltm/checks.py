@@ -300,16 +300,25 @@ class Growth:
 
 
 def constant_jacobian(
-    seed: int, *, depth: int = 3, name: str = "s0", rate: float = 0.5, steps: int = 30, apart: bool = True
+    seed: int,
+    *,
+    depth: int = 3,
+    name: str = "s0",
+    rate: float = 0.5,
+    steps: int = 30,
+    apart: bool = True,
+    fair: Sequence[Tensor] = (),
 ) -> Growth:
-    r"""Expected training of part ``name`` and those beside it, through one tower, by autograd on all pairs of patterns.
+    r"""Expected training of part ``name`` and those beside it, through one copy, by autograd on all pairs of patterns.
 
     The outputs are a constant matrix times the pre-activations of all units of the level; what lies below is frozen.
 
     apart: the matrix's columns are orthonormal, so that :math:`J_\mu^\top J_{\mu'} = 0`; else only those of each part are.
+    fair: the polarities of a tree with a fair root, in the place of a random tree with the root of :data:`LEAN`.
     """
     width = 4
-    tree = trees.symmetric_binary(theory.random_polarities([seed], depth, 0.5), LEAN)
+    polarities = fair or theory.random_polarities([seed], depth, 0.5)
+    tree = trees.symmetric_binary(polarities, 0.0 if fair else LEAN)
     net = initial_network([seed], tree.branching, width, dtype=torch.float64)
     level, index = theory.place(tree, name)
     a = theory.child_selectivity(tree, exact.list_parts(tree, net), level)[0, index]
@@ -367,7 +376,7 @@ def growth_gaps(count: int, seed: int, steps: int = 30) -> Gaps:
                 "growth": relative_gap(predicted, grown.gaps),
                 "broken: printed o": relative_gap(grown.predicted(rate, grown.reach * (1 - grown.reach)), grown.gaps),
                 "broken: lean forgotten": relative_gap(grown.predicted(rate, grown.reach), grown.gaps),
-                "broken: step of both towers": relative_gap(grown.predicted(2 * rate), grown.gaps),
+                "broken: step of both copies": relative_gap(grown.predicted(2 * rate), grown.gaps),
                 "broken: each part alone orthonormal": relative_gap(predicted, together.gaps),
             }
         )
@@ -421,14 +430,65 @@ def part_steps(seeds: Sequence[int], lower: float = 0.7, width: int = 10) -> Par
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# The Jacobian of a random network
+
+
+def jacobian_squares(net: TreeNetwork, leaves: Tensor) -> Tensor:
+    r""":math:`\lVert J_\mu(x) \rVert_F^2` at the leftmost part of each depth from 1 on, ``(depth - 1, R)``.
+
+    leaves: one input for each network, ``(R, leaves)``.
+    """
+    seen, width = forward(net, leaves[..., None]), net.width
+    jacobian, found = net.weights[0][:, 0, :, :width], []
+    for pre, weight in zip(seen.pre[1:], net.weights[1:], strict=True):
+        jacobian = jacobian * (pre[:, :1, :, 0] > 0)
+        found.append(jacobian.square().sum((1, 2)))
+        jacobian = jacobian @ weight[:, 0, :, :width]
+    return torch.stack(found)
+
+
+def jacobian_law(variance: float, width: int, depth: int) -> float:
+    r""":math:`N (\frac12 N v)^\delta`: the mean of :func:`jacobian_squares` at depth :math:`\delta`."""
+    return width * (width * variance / 2) ** depth
+
+
+def jacobian_by_signs(width: int, depth: int, variance: float, seed: int, branching: int = 2) -> float:
+    r"""The same mean for weights :math:`\pm \sqrt v`, over every choice of the signs of what lies on the path.
+
+    These are the root's weights of the path, and all weights and biases of the other parts on it. Biases have random sizes, so
+    that nothing is exactly zero; all other parts and the leaves are drawn once.
+    """
+    tree = theory.random_symmetric([seed], depth + 1, 0.5, branching=branching)
+    net = initial_network([seed], tree.branching, width, dtype=torch.float64)
+    bits = width * width + sum(width * (weight.shape[-1] + 1) for weight in net.weights[1:])
+    signs = 2.0 * ((torch.arange(2**bits)[:, None] >> torch.arange(bits)) & 1).double() - 1
+    weights, biases = (
+        [part.expand(len(signs), *part.shape[1:]).clone() for part in of] for of in (net.weights, net.biases)
+    )
+    shown, signs = signs.tensor_split([width * width], 1)
+    weights[0][..., :width] = variance**0.5 * shown.view(-1, 1, width, width)
+    for weight, bias in zip(weights[1:], biases[1:], strict=True):
+        shown, signs = signs.tensor_split([width * (weight.shape[-1] + 1)], 1)
+        rows = shown.view(len(shown), width, -1)
+        weight[:, 0], bias[:, 0] = variance**0.5 * rows[..., 1:], bias[:, 0] * rows[..., 0]
+    leaves = tree.sample([seed], 1)[-1][..., 0].double().expand(len(shown), -1)
+    return float(jacobian_squares(TreeNetwork(tuple(weights), tuple(biases)), leaves)[-1].mean())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # A whole tree while it trains
 
 
-def watch(protocol: TreeRun, seeds: list[int], epochs: list[int]) -> list[list[Tensor]]:
-    """Train, and normalised correlations over the whole population after each of ``epochs``, ``(R, nodes)`` a depth."""
+def watch(protocol: TreeRun, seeds: list[int], epochs: list[int]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    r"""Train, and after each of ``epochs`` two lists with a tensor ``(R, nodes)`` a depth, root first.
 
-    def measure(tree: LatentTree, net: TreeNetwork, *_: object) -> list[Tensor]:
-        return [c.abs().amax(-1) for c in exact.latent_correlations(tree, net)]
+    The first has the parts' normalised correlations over the whole population, the second the root's signals at them,
+    :math:`o_\mu \lVert a_\mu \rVert^2`.
+    """
+
+    def measure(tree: LatentTree, net: TreeNetwork, *_: object) -> tuple[list[Tensor], list[Tensor]]:
+        listed = exact.list_parts(tree, net)
+        return [c.abs().amax(-1) for c in exact.latent_correlations(tree, net, listed)], theory.signals(tree, listed)
 
     found = train_trees(protocol, seeds, max(epochs), measure, epochs)
     return [found[epoch] for epoch in epochs]

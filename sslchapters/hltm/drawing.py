@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
@@ -24,6 +28,28 @@ def spot(name: str) -> tuple[float, float]:
         width /= 2
         left += int(digit) * width
     return left + width / 2, -float(len(steps))
+
+
+def smallest_tree(ax: Axes, colours: Colours, polarities: Mapping[str, float]) -> None:
+    """The tree of depth one whose root is the image: an arrow to each pixel, with its polarity, and grey where that is 0."""
+    for k, (name, rho) in enumerate(polarities.items()):
+        x = 1.0 + 2 * k
+        look: dict[str, Any] = {
+            "arrowstyle": "-|>",
+            "color": colours["blue"] if rho else _GREY,
+            "linewidth": 1.6,
+            "shrinkA": 17,
+            "shrinkB": 15,
+        }
+        ax.annotate("", (x, -1.0), (2.0, 0.0), arrowprops={**look, "linestyle": "-" if rho else ":"})
+        ax.text(2 + 0.65 * (2 * k - 1), -0.42, f"polarity {rho:g}", ha=("right", "left")[k], va="center")
+        ax.text(
+            x, -1.0, name, ha="center", va="center", bbox={"boxstyle": "square,pad=0.4", "fc": "#e2e2e2", "ec": _GREY}
+        )
+    ax.text(2.0, 0.0, "image", ha="center", va="center", bbox={"boxstyle": "round,pad=0.5", "fc": "white", "ec": _GREY})
+    ax.set(xlim=(-0.2, 4.2), ylim=(-1.4, 0.4), xticks=[], yticks=[])
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
 
 
 def latent_tree(ax: Axes, colours: Colours) -> None:
@@ -80,15 +106,49 @@ def correlations(ax: Axes, best: Sequence[Tensor], color: str) -> None:
 
     best: the largest correlation of a unit with the part's variable, one tensor ``(1, nodes)`` a depth, root first.
     """
-    for d, found in enumerate(best):
-        x = (torch.arange(2**d) + 0.5) / 2**d
-        if d:
-            up = x.view(-1, 2).mean(1).repeat_interleave(2)
-            ax.plot(torch.stack([x, up]), [[-d], [1 - d]], color=_GREY, linewidth=0.8, zorder=1)
-        size = 560 / (1 + d)
-        ax.scatter(x, torch.full_like(x, -d), s=size, c="white", edgecolors=_GREY, zorder=2)
-        ax.scatter(x, torch.full_like(x, -d), s=size * found[0].square(), c=color, linewidths=0, zorder=3)
+    for d, (found, x) in enumerate(zip(best, _edges(ax, len(best)), strict=True)):
+        look: dict[str, Any] = {"zorder": 2, "linewidths": 1}
+        ax.scatter(x, torch.full_like(x, -d), s=_size(d), c="white", edgecolors=_GREY, **look)
+        ax.scatter(x, torch.full_like(x, -d), s=_size(d) * found[0].square(), c=color, linewidths=0, zorder=3)
+
+
+def signals(ax: Axes, strength: Sequence[Tensor], color: str, lowest: float) -> None:
+    """The same tree, each circle the darker the stronger the root's signal: white at ``lowest``, full at 0.3, by its logarithm.
+
+    strength: one tensor ``(1, nodes)`` a depth, root first.
+    """
+    shades = LinearSegmentedColormap.from_list("signal", ["#ffffff", color])
+    norm = LogNorm(lowest, 0.3, clip=True)
+    for d, (found, x) in enumerate(zip(strength, _edges(ax, len(strength)), strict=True)):
+        look: dict[str, Any] = {"cmap": shades, "norm": norm, "edgecolors": _GREY, "linewidths": 1, "zorder": 2}
+        ax.scatter(x, torch.full_like(x, -d), s=_size(d), c=found[0].clamp_min(lowest), **look)
+    bar = plt.colorbar(ScalarMappable(norm, shades), ax=ax, orientation="horizontal", fraction=0.06, pad=0, aspect=30)
+    bar.ax.tick_params(length=0)
+
+
+def by_depth(ax: Axes, steps: Sequence[int], rows: Tensor, color: str) -> None:
+    """A curve a depth over ``steps``, rows (steps, depths): the root's is thick; its name and the lowest one's at the start."""
+    lowest = rows.shape[1] - 1
+    for d, mark in zip(range(lowest + 1), "os^Dv", strict=False):
+        look: dict[str, Any] = {"color": color, "linewidth": 2.6} if d == 0 else {"color": _GREY, "linewidth": 1.2}
+        ax.plot(steps, rows[:, d], marker=mark, **look)
+    for d, name in ((0, "root"), (lowest, "lowest")):
+        up = 9 if rows[0, d] == rows[0].max() else -12
+        ax.annotate(name, (0, float(rows[0, d])), (4, up), textcoords="offset points", va="center")
+
+
+def _size(depth: int) -> float:
+    return 560 / (1 + depth)
+
+
+def _edges(ax: Axes, depths: int) -> list[Tensor]:
+    """Draw the edges of a binary tree into bare axes; returns where its nodes lie across, a tensor a depth."""
+    across = [(torch.arange(2**d) + 0.5) / 2**d for d in range(depths)]
+    for d, x in enumerate(across[1:], 1):
+        up = across[d - 1].repeat_interleave(2)
+        ax.plot(torch.stack([x, up]), [[-d], [1 - d]], color=_GREY, linewidth=0.8, zorder=1)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    ax.set(xticks=[], yticks=[0, 1 - len(best)], yticklabels=["root", "lowest"], ylim=(0.5 - len(best), 0.5))
+    ax.set(xticks=[], yticks=[0, 1 - depths], yticklabels=["root", "lowest"], ylim=(0.5 - depths, 0.5))
     ax.tick_params(length=0)
+    return across

@@ -117,6 +117,19 @@ def child_selectivity(tree: LatentTree, listed: dict[int, Parts], depth: int) ->
     return a
 
 
+def signals(tree: LatentTree, listed: dict[int, Parts]) -> list[Tensor]:
+    r"""Of each part of a symmetric binary tree :math:`o_\mu \lVert a_\mu \rVert^2`, ``(R, nodes)`` a depth, root first.
+
+    It is the trace of the covariance over the root of what the part reads, :math:`o_\mu a_\mu a_\mu^\top`.
+    """
+    spread = 4 * tree.root.double().prod(-1, keepdim=True)  # 1 - rho_0^2
+    found = []
+    for depth, product in enumerate(from_root(tree)[: tree.depth]):
+        path = product[..., 1, 1] + product[..., 0, 0] - 1
+        found.append(spread * path.square() * child_selectivity(tree, listed, depth).square().sum(-1))
+    return found
+
+
 def means_given_root(tree: LatentTree, listed: dict[int, Parts], depth: int) -> Tensor:
     r""":math:`V_{0, \mathcal N_\mu^{ch}} = [\mathbb E[f_k \mid z_0]]` for the nodes of one depth (Eq. 167).
 

@@ -237,7 +237,8 @@ def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
             s = (pop.x @ unit[..., None])[..., 0] / pop.sigma
             bell = torch.exp(-s.square() / 2)[..., None] / (2 * torch.pi) ** 0.5
             passed = pop.x * torch.special.ndtr(s)[..., None] + pop.sigma * bell * unit[:, None]
-            return slope * pop.x + (1 - slope) * passed
+            out: Tensor = slope * pop.x + (1 - slope) * passed
+            return out
 
         def pulled(v: Tensor) -> Tensor:  # A(v) w, summed over instances, which don't meet
             centred = means(v) - (pop.p[..., None] * means(v)).sum(1, keepdim=True)

@@ -18,23 +18,9 @@ fixed points whose ``W1`` has full rank are, for ``n`` modes collected in ``V`` 
 Each lies on a manifold of dimension ``n^2``, so its Jacobian has ``n^2`` eigenvalues 0: *stable* means here that no eigenvalue
 has a positive real part.
 
-One unit and one mode of variances :math:`\lambda_s, \lambda_d` (Eqs. 186 to 188), with
-:math:`e = \theta \lambda_d - w_2 w_1 \lambda_s`
-
-.. math::  \tau_o \dot w_1 = w_2 e, \qquad \tau_p \dot w_2 = e w_1, \qquad \tau_t \dot\theta = w_1 - \theta,
-
-and :math:`Q = \tau_o w_1^2 - \tau_p w_2^2` is conserved.  With :math:`r = \lambda_d / \lambda_s` the end is at :math:`w_2 = r`,
-:math:`w_1^2 = \theta^2 = (Q + \tau_p r^2) / \tau_o`, or, if
-:math:`Q \le -\tau_p r^2` or both :math:`Q \le 0` and :math:`w_2(0) < 0`, at :math:`w_1 = \theta = 0`.
-
-*Multiplicative scrambling* (Appendix F.2) sends ``x`` to ``A x`` with :math:`A = P_c + U B U^T`, orthonormal columns U that
-span the scrambled subspace, :math:`P_c = I - U U^T`, and a fresh ``B (k, k)`` of independent entries with mean 0 and variance
-1. For any C, :math:`E[B C B^T] = \mathrm{tr}(C)\, I`, so that
-
-.. math::  \Sigma_d = P_c \Sigma_x P_c, \qquad \Sigma_s = P_c \Sigma_x P_c + \mathrm{tr}(U^T \Sigma_x U)\, U U^T,
-
-and :math:`\Sigma_d \Sigma_s^{-1} = P_c` for every :math:`\Sigma_x`.  *Additive scrambling* adds noise: :math:`\Sigma_d = \Sigma_x`,
-:math:`\Sigma_s = \Sigma_x + \Sigma_n`.
+One unit (`survives`, `scalar_ends`) conserves :math:`Q = \tau_o w_1^2 - \tau_p w_2^2`; with :math:`r = \lambda_d / \lambda_s` it
+ends at :math:`w_2 = r`, or at :math:`w_1 = \theta = 0`.  Augmentations are `additive` noise and `multiplicative` scrambling
+(Appendix F.2), which sends ``x`` to :math:`(P_c + U B U^T) x` with a fresh ``B`` of independent entries, mean 0 and variance 1.
 
 Arrays are NumPy's, float64, with a leading replica axis ``R``: many problems are one system of equations for SciPy's solver.
 """

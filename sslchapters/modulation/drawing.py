@@ -112,7 +112,7 @@ def blocks(axes: NDArray[Any], coupling: Tensor, covariance: Tensor, size: int) 
 
 
 def helps(ax: Axes, share: NDArray[Any], names: Sequence[str], colours: Colours) -> None:
-    """Who helps whom: fields as dots on a line below the top layer; the arrow that comes down to field k is ``1 - share[k]`` wide."""
+    """Who helps whom: fields as dots below the top layer; the arrow that comes down to field k is ``1 - share[k]`` wide."""
     count = len(share)
     x = np.linspace(0, 1, count) if count > 1 else np.array([0.5])
     ax.plot(0.5, 1, "s", markersize=16, color=colours["green"])
@@ -123,7 +123,9 @@ def helps(ax: Axes, share: NDArray[Any], names: Sequence[str], colours: Colours)
             "arrowstyle": "-|>", "linewidth": 0.4 + 7 * (1 - own), "mutation_scale": 10 + 12 * (1 - own), "shrinkA": 6,
             "shrinkB": 2, "color": colours["blue"], "alpha": 0.8,
         })  # fmt: skip
-        ax.annotate(f"{name}\nown {own:.2f}", (at, 0), xytext=(0, -14), textcoords="offset points", ha="center", va="top")
+        ax.annotate(
+            f"{name}\nown {own:.2f}", (at, 0), xytext=(0, -14), textcoords="offset points", ha="center", va="top"
+        )
     ax.set(xlim=(-0.25, 1.25), ylim=(-0.55, 1.15))
     ax.axis("off")
 

@@ -44,7 +44,9 @@ def sentences(soup: Tag) -> Iterator[str]:
 
 def of_notebook(notebook: NotebookNode) -> BeautifulSoup:
     """Its text as HTML, but for where a picture moves; each formula is a letter."""
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    cells = [
+        cell.source for cell in notebook.cells if cell.cell_type == "markdown" and not cell.source.startswith("Next: ")
+    ]
     texts = [re.sub(r"\$\$.*?\$\$|\$[^$]+\$", "𝑥", cell.replace(MOVES, ""), flags=re.DOTALL) for cell in cells]
     return BeautifulSoup("\n".join(map(MARKDOWN.render, texts)), "html.parser")
 
@@ -91,8 +93,9 @@ PAGE = [Piece("text", 0, "# One"), Piece("code", 1, ""), Piece("text", 2, "The e
 
 def first_cell(url: str) -> str:
     executed = new_notebook(cells=[new_markdown_cell("# One"), new_code_cell("1"), new_markdown_cell("The end.")])
-    written = reader_notebook("one", executed, PAGE, Repository(url).requirement)
-    assert [cell.source for cell in written.cells if "sslchapters" not in cell.source] == ["# One", "1", "The end."]
+    written = reader_notebook("one", executed, PAGE, Repository(url).requirement, following="[Two](two.ipynb)")
+    own = ["# One", "1", "The end.", f"# {notebooks.SUM}\nsum_up()", "Next: [Two](two.ipynb)"]
+    assert [cell.source for cell in written.cells if "sslchapters" not in cell.source] == own
     return str(next(cell.source for cell in written.cells if cell.cell_type == "code"))
 
 

@@ -64,12 +64,20 @@ def test_how_far_a_measured_number_may_move(found: Number, was: float | Interval
 
 
 def test_what_is_new_and_what_is_gone_are_told_and_claims_are_not_held_to_values() -> None:
-    found = [measured(1.0), number("gap", 1e-15, below=1e-12), number("near", 1.2, expect=1.0, atol=0.5)]
-    assert [str(one) for one in differences(found, {"old": 2.0, "gap": 5.0, "near": None, "away": None}, {})] == [
+    found = [
+        measured(1.0),
+        number("gap", 1e-15, below=1e-12),
+        number("near", 1.2, expect=1.0, atol=0.5),
+        number("y", 3, id=None),
+    ]
+    assert [
+        str(one) for one in differences(found, {"old": 2.0, "gap": 5.0, "near": None, "away": None, "y": None}, {})
+    ] == [
         "x: new, 1.0",
-        "gap: new, 1e-15",
-        "old: gone; it was 2.0",
-        "away: gone; it was a claim",
+        "gap: 1e-15; it was measured, 5.0, and is no longer held as that",
+        "y: 3; it was a claim, and is no longer held as that",
+        "old: gone, and no longer held; it was 2.0",
+        "away: gone, and no longer held; it was a claim",
     ]
     (told,) = differences([measured(2.0)], {"x": 1.0}, {})
     assert str(told) == "x: 2.0; it was 1.0 (off by 1, and may be by 1e-05)"

@@ -233,7 +233,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "$$\na = b\n\\tag{1.1}\n$$" in told
     assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
     assert f"It gains {rise}, 1.2 or more; 28% of them." in told
-    install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
+    install, hello, beside, in_all = (cell for cell in notebook.cells if cell.cell_type == "code")
     assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
     buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
     assert [button["href"].partition("?")[0] for button in buttons] == [
@@ -245,7 +245,8 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert '"gap:.1e=-1.23e-15"' in beside.source
     assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source
     assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
-    assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))
+    assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello, in_all))
+    assert in_all.source.endswith("sum_up()")
     assert (html / "chapters" / offers["one.md"]).read_text(encoding="utf-8") == HEADER + CHAPTER
 
     # A page with a broken reference: refused, with its place; the good book stays.
@@ -265,7 +266,9 @@ INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>Fi
 <div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.1</p>
 <section id="proof-content"><p>So <code>op</code>.</p><div class="math">\[\begin{split}a\end{split}\]</div></section></div>
 <div class="cell"><p>Printed.</p><figure id="fig"><figcaption><p>Figure 2.1 Drawn.</p></figcaption></figure></div>
-<section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article>"""
+<section id="three"><h3>2.1.1. Three</h3><p>Third.</p><dl class="py class"><dt id="sslbook.Net"><em class="sig-param"><span
+class="n">width</span>: <span class="n">int</span></em></dt><dd><p>A net.</p><dl class="py method"><dt id="sslbook.Net.plot"></dt>
+<dd><p>Draws.</p></dd></dl></dd></dl></section></section></section></article>"""
 
 
 def test_each_section_has_its_own_words_and_no_code() -> None:
@@ -273,6 +276,8 @@ def test_each_section_has_its_own_words_and_no_code() -> None:
         ("top", "2. One", "", "First β."),
         ("two", "2.1. Two", "Theorem 2.1", "Second. Theorem 2.1 So op. … Figure 2.1 Drawn."),
         ("three", "2.1.1. Three", "", "Third."),
+        ("sslbook.Net", "Net", "width", "A net."),
+        ("sslbook.Net.plot", "Net.plot", "", "Draws."),
     ]
 
 

@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import browser_cases
+import numpy as np
 import pytest
 import torch
 from bs4 import BeautifulSoup
+from scipy.integrate import solve_ivp
 
 from bookbuild.canvas import CANVAS, SCRIPT, canvas
 from bookbuild.sphinx_ext import ASSETS
 from sslbook import covariance_operator, intra_operator, mlp
 from sslbook.losses import pairs
+from sslchapters.linear_byol import theory
 
 PAGE = """<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>One</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="book.css">
@@ -27,8 +30,9 @@ html[data-theme="dark"] {{ --pst-color-text-base: #d9dee5; background: #14181d; 
 
 
 def test_without_scripts_there_are_a_picture_and_its_words_and_with_them_few_bytes() -> None:
-    html = BeautifulSoup(canvas("world"), "html.parser")
-    assert "corners of a square" in str(html.select_one(f".{CANVAS} img")["alt"])
+    for name, words in (("world", "corners of a square"), ("fates", "w1 = 0")):
+        html = BeautifulSoup(canvas(name), "html.parser")
+        assert words in str(html.select_one(f".{CANVAS} img")["alt"])
     assert len(gzip.compress((ASSETS / "static" / SCRIPT).read_bytes())) < 15_000
 
 
@@ -94,15 +98,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("canvas")
     for name in ("book.css", "canvas.js"):
         (folder / name).write_bytes((ASSETS / "static/sslbook" / name).read_bytes())
-    (folder / "one.html").write_text(PAGE.format(canvas("world")), encoding="utf-8")
+    (folder / "one.html").write_text(PAGE.format(canvas("world") + canvas("fates")), encoding="utf-8")
     driver = browser_cases.headless("window-size=1100,900", "hide-scrollbars", logging={"browser": "ALL"})
     driver.get((folder / "one.html").as_uri())
     yield driver
     driver.quit()
 
 
-def numbers(driver: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(driver.find_element("id", "canvas-world").get_attribute("data-numbers"))
+def numbers(driver: Any, name: str = "world") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(driver.find_element("id", f"canvas-{name}").get_attribute("data-numbers"))
     return found
 
 
@@ -149,6 +153,56 @@ def test_mouse_finger_and_keys_move_it_and_its_numbers_are_the_library_s(driver:
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+def flow_gap(seen: dict[str, Any]) -> float:
+    """How far a run of the plane is from SciPy's, at the times of its points, and how far its end from the theorem's."""
+    h, decay, path = seen["h"], seen["decay"], np.array(seen["path"])
+
+    def move(_: float, w: np.ndarray) -> list[float]:
+        error = w[2] * h - w[1] * w[0]
+        return [w[1] * error - decay * w[0], error * w[0] - decay * w[1], w[0] - w[2]]
+
+    begin = [*seen["start"], seen["start"][0]]
+    due = solve_ivp(move, (0, path[-1, 0]), begin, method="DOP853", t_eval=path[:, 0], rtol=1e-11, atol=1e-13)
+    return float(np.abs(path[:, 1:] - due.y.T).max())
+
+
+@browser_cases.in_browser
+def test_a_run_starts_where_one_presses_and_is_scipy_s_flow(driver: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    plane, said = (driver.find_element("css selector", f"#canvas-fates{what}") for what in (" svg", "-said"))
+    handle, form = (
+        plane.find_element("css selector", "[data-handle=start]"),
+        driver.find_elements("css selector", f".{CANVAS}-panel")[1],
+    )
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", plane)
+    start, worst = numbers(driver, "fates"), 0.0
+    for x, y, lives in ((-1.5, 0.4, True), (1, -1.6, False), (0.8, 0.9, True), (0.2, 1.5, False)):
+        side = plane.rect["width"]
+        ActionChains(driver).move_to_element_with_offset(plane, x * side / 4.4, -y * side / 4.4).click().perform()
+        seen = numbers(driver, "fates")
+        assert seen["start"] == pytest.approx([x, y], abs=0.03)
+        assert (seen["lives"], "collapses" in said.text) == (lives, not lives)
+        ends = theory.scalar_ends(np.array(seen["start"][:1]), np.array(seen["start"][1:]), seen["h"])
+        assert [abs(seen["end"][0]), seen["end"][1]] == pytest.approx([float(end[0]) for end in ends], abs=1e-6)
+        assert seen["after"] == pytest.approx(seen["q"], abs=1e-6)
+        worst = max(worst, flow_gap(seen))
+    assert len(plane.find_elements("css selector", "g > path")) == 4
+    handle.send_keys(Keys.ARROW_RIGHT * 2, Keys.ARROW_DOWN, Keys.ENTER)
+    assert numbers(driver, "fates")["start"] == pytest.approx([seen["start"][0] + 0.2, seen["start"][1] - 0.1])
+    assert len(plane.find_elements("css selector", "g > path")) == 5
+    for name in ("h", "decay"):
+        for place in (Keys.END, Keys.ARROW_LEFT * 7):
+            form.find_element("name", name).send_keys(place)
+            worst = max(worst, flow_gap(numbers(driver, "fates")))
+    assert "Weight decay moves Q towards 0" in said.text
+    assert worst < 1e-6, f"largest difference from SciPy {worst:.1e}"
+    form.find_element("css selector", "[data-do=reset]").click()
+    assert numbers(driver, "fates") == start
+    assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
 @browser_cases.in_browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1100, 360])
@@ -168,6 +222,20 @@ def test_it_fits_a_phone_shows_the_focus_and_axe_finds_nothing(driver: Any, widt
 @browser_cases.in_browser
 def test_on_paper_it_is_a_still(driver: Any) -> None:
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    shown = [driver.find_element("css selector", f"#canvas-world {what}").is_displayed() for what in ("svg", "form")]
+    parts = [f"#canvas-{name} {what}" for name in ("world", "fates") for what in ("svg", "form")]
+    shown = [driver.find_element("css selector", part).is_displayed() for part in parts]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    assert shown == [True, False]
+    assert shown == [True, False] * 2
+
+
+@browser_cases.in_browser
+def test_who_wants_little_motion_sees_the_path_at_once(driver: Any) -> None:
+    moves = """const path = document.querySelector('#canvas-fates svg > .sslbook-canvas-path');
+    path.classList.add('sslbook-canvas-run'); return getComputedStyle(path).animationName"""
+    found = {}
+    for wish in ("no-preference", "reduce"):
+        wishes = [{"name": "prefers-reduced-motion", "value": wish}]
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wishes})
+        found[wish] = driver.execute_script(moves)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert found == {"no-preference": "sslbook-run", "reduce": "none"}

@@ -35,7 +35,7 @@ def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path
         executed = papermill.execute_notebook(
             str(notebook_of(chapter)),
             str(tmp_path / "out.ipynb"),
-            parameters={"scale": "quick", "seed": 0},
+            parameters={"scale": "quick", "seed": 0, "strict": True},
             cwd=str(tmp_path),
             progress_bar=False,
             start_timeout=kernel.START_SECONDS,

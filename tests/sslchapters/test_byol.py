@@ -16,12 +16,18 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from sslchapters.byol import runs
 from sslchapters.byol.runs import (
+    BARE,
+    GROUPED,
+    GROUPS,
+    LARGE,
     MEASURES,
     NONE,
     NUMBERS,
     PLAIN,
     SAMPLE,
+    STANDARDIZED,
     VIEWS,
+    WEIGHTS,
     Ablation,
     Augmentation,
     Norm,
@@ -74,17 +80,17 @@ class Reference(nn.Module):
             2: [(shape.output, shape.width), (shape.width, shape.output)],
         }
         self.predictor = nn.ModuleList([nn.Linear(a, b) for a, b in sizes[predictor]])
-        if norm == SAMPLE:
+        if norm in STANDARDIZED:
             for layer in (*convs, self.projector[0], *self.predictor[:-1]):
                 register_parametrization(layer, "weight", StandardWeights())
 
     def middle(self, channels: int) -> nn.Module:
-        if self.norm == SAMPLE:
+        if self.norm in GROUPED:
             return nn.GroupNorm(1, channels, affine=False)
-        return nn.Identity() if self.norm == PLAIN else nn.BatchNorm2d(channels, affine=False)
+        return nn.Identity() if self.norm in BARE else nn.BatchNorm2d(channels, affine=False)
 
     def standardize(self, x: Tensor) -> Tensor:
-        if self.norm in (SAMPLE, PLAIN):
+        if self.norm in (*GROUPED, *BARE):
             return self.middle(x.shape[1])(x)
         return (x - x.mean(0)) / (x.var(0) + 1e-5).sqrt()
 
@@ -127,7 +133,8 @@ def reference_of(weights: dict[str, Tensor], shape: Shape, predictor: int, r: in
 
 
 @pytest.mark.parametrize(
-    ("predictor", "ema", "norm"), [(0, 0.0, Norm()), (1, 0.8, SAMPLE), (2, 0.8, Norm()), (2, 0.0, PLAIN)]
+    ("predictor", "ema", "norm"),
+    [(0, 0.0, Norm()), (1, 0.8, SAMPLE), (2, 0.8, Norm()), (2, 0.0, PLAIN), (2, 0.8, GROUPS), (1, 0.0, WEIGHTS)],
 )
 def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float, norm: Norm) -> None:
     """SGD of torch.optim, modules of torch.nn, one replica at a time, views as separate batches."""
@@ -242,3 +249,15 @@ def test_the_definite_share_is_that_of_the_jacobian(head: Norm, ema: bool, monke
         values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
         share = values.clamp(min=0).sum() / values.abs().sum()
         assert float(found[r]) == pytest.approx(float(share), rel=1e-8)
+
+
+def test_larger_initial_weights_are_three_times_those_of_he_below_relus() -> None:
+    def norms(now: State, data: Split) -> dict[str, Tensor]:
+        return {name: w.flatten(1).norm(dim=1) for name, w in now.online.items()}
+
+    cells = {norm.std: Ablation(2, 0.0, norm, norm) for norm in (NONE, PLAIN, LARGE)}
+    default, he, large = train_ablations(SHORT, cells, [3], tiny(), at=(0,), measure=norms, dtype=f64).values()
+    for name in default:
+        below = name.startswith("conv") or name.endswith("0.weight")
+        for found, times in ((he, 6**0.5), (large, 3 * 6**0.5)):
+            torch.testing.assert_close(found[name], default[name] * (times if below else 1))

@@ -1,11 +1,24 @@
-"""The exercise checker must accept a right answer and reject every wrong one, with words that help."""
+"""A reader's notebook beside the book: what is told of its numbers, what is an error, and which answer of an exercise is right."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sslchapters.claims import check
+from sslchapters import claims, reading
+from sslchapters.claims import begin, claim, measure
+from sslchapters.reading import check, run_line, sum_up, this_run
+
+
+@pytest.fixture(autouse=True)
+def session(monkeypatch: pytest.MonkeyPatch) -> claims.Session:
+    """Each test has a run of its own."""
+    monkeypatch.setattr(claims, "session", claims.Session())
+    return claims.session
+
 
 CASES = [(np.random.default_rng(seed).normal(size=(3, 2)),) for seed in range(4)]
 
@@ -46,7 +59,7 @@ def test_a_wrong_answer(answer, words: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_an_answer_that_changes_its_argument_leaves_the_cases() -> None:
     def answer(x):
-        result = reference(x)
+        result = x @ x.T
         x *= 0
         return result
 
@@ -58,3 +71,113 @@ def test_an_answer_that_changes_its_argument_leaves_the_cases() -> None:
 def test_no_cases_is_an_error() -> None:
     with pytest.raises(ValueError, match="cases: got none"):
         check(reference, reference, [])
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_an_answer_that_calls_the_reference_is_none(factor: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not check(lambda x: factor * reference(x), reference, CASES)
+    said = capsys.readouterr().out
+    assert ("calls reference, with which it is compared" if factor == 1 else "every entry is 2 times") in said
+    assert check(lambda x: x @ x.T, reference, CASES), "it is back in its place"
+
+
+TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
+
+
+@pytest.mark.parametrize(
+    ("told", "seed", "said"),
+    [
+        (lambda: None, 3, ""),
+        (lambda: measure("share", 0.25000001), 3, "✓ *This run (quick, seed 3, cpu): the same.*"),
+        (
+            lambda: measure("share", 0.31),
+            0,
+            "↻ *This run (quick, seed 0, cpu):* **31.0%** where the book has 25.0% (it is held to ± 0.0005).",
+        ),
+        (
+            lambda: measure("share", 0.31, atol=0.1) and measure("count", 432, atol=0),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 31.0% where the book has 25.0%; the others as printed.",
+        ),
+        (  # rounding noise: the regression holds it to the bound alone, and so does this line
+            lambda: claim("gap", 3e-14, below=1e-12, id=None),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 3.0 × 10⁻¹⁴ where the book has 1.0 × 10⁻¹⁵.",
+        ),
+        (  # so is a claim near a value: by its own test
+            lambda: claim("share", 0.31, expect=0.3, atol=0.02, id=None),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 31.0% where the book has 25.0%.",
+        ),
+    ],
+)
+def test_the_line_says_what_is_other_than_printed(told: Callable[[], object], seed: int, said: str) -> None:
+    begin("covariance", seed=seed, device="cpu")
+    told()
+    assert run_line(TEXT).replace("\u00a0", " ") == said
+
+
+def notebook(monkeypatch: pytest.MonkeyPatch, **names: object) -> None:
+    """As if a notebook had these variables."""
+    shell = SimpleNamespace(user_ns=names, events=SimpleNamespace(register=lambda *_: None))
+    monkeypatch.setattr(claims, "get_ipython", lambda: shell if names else None)
+
+
+def test_a_notebook_ends_with_what_differs_and_the_exercises_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(reading, "_display", shown.append)
+    begin("covariance", device="cpu")
+    this_run(*TEXT)
+    measure("share", 0.25)
+    sum_up()
+    measure("share", 0.31)
+    measure("count", 432)
+    check(missing, reference, CASES, name="one")
+    check(lambda x: x @ x.T, reference, CASES, name="two")
+    sum_up()
+    begin("covariance", device="cpu")
+    sum_up()
+    assert [line.removeprefix("*In all (quick, seed 0, cpu):* ") for line in shown if line] == [
+        "1 number in the text, none printed otherwise; **none** beyond what is held.",
+        "2 numbers in the text, 1 printed otherwise; **1** beyond what is held. Exercises: 1 of 2.",
+        "0 numbers in the text, none printed otherwise; **none** beyond what is held.",
+    ]
+
+
+def test_a_strict_notebook_ends_in_an_error_where_a_number_is_beyond_what_it_is_held_to(monkeypatch) -> None:
+    notebook(monkeypatch, strict="true", In=["", "strict = False", '# Parameters\nstrict = "true"\n'])
+    begin("covariance", device="cpu")
+    notebook(monkeypatch)
+    this_run(*TEXT)
+    measure("share", 0.2500001)
+    measure("unsaid", 1.0)
+    sum_up("unsaid:g=1.000001")
+    measure("share", 0.31)
+    measure("unsaid", 1.1)
+    words = (
+        r"beyond .*:\n  share: 31.0% where the book has 25.0% \(it is held to ± 0.0005\)\n  unsaid: 1.1 where .* 1 \("
+    )
+    with pytest.raises(AssertionError, match=words):
+        sum_up("unsaid:g=1.000001")
+
+
+@pytest.mark.parametrize(
+    ("names", "scale", "words"),
+    [
+        (
+            {"strict": True},
+            "paper",
+            "the book's numbers are those of scale 'quick' and seed 0, got 'paper' and 0; leave strict out",
+        ),
+        ({"strict": "yes"}, "quick", "strict must be one of true, false, got 'yes'"),
+        (
+            {"In": ["", "scale = 1\nown = 2", "# Parameters\nown = 3\nscal = 1\n"]},
+            "quick",
+            "parameter must be one of scale, own, got 'scal'; did you mean 'scale'?",
+        ),
+    ],
+)
+def test_what_a_notebook_can_t_be_given_is_refused_before_it_runs(names, scale: str, words: str, monkeypatch) -> None:
+    notebook(monkeypatch, **names)
+    with pytest.raises(ValueError, match=words):
+        begin("covariance", scale=scale, device="cpu")

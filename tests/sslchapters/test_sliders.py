@@ -107,6 +107,7 @@ def test_live_jupyter_recomputes_when_the_slider_moves_and_plays_what_plays(monk
     choice.value = 2
     assert drawn[2:] == [2.0]
     assert 'alt="Slope 2.0"' in picture.value
+    assert 'img[alt="Slope 1.0"] { display: none }' in picture.value, "the still one, as it was"
     assert ipywidgets.Play not in map(type, row.children)
     button = boxes[1].children[1].children[0]
     assert (type(button), button.value, button.max, button.repeat) == (ipywidgets.Play, 1, 2, False)

@@ -140,7 +140,14 @@ def test_a_name_that_means_several_tables_is_asked_about(capsys: pytest.CaptureF
     assert cli.main(["table", "B-Tab3"]) == 2
     assert "name one of B-Tab3-digits-convnet, " in capsys.readouterr().err
     assert cli.main(["table", "--list", "b-tab3", "convnet"]) == 0
-    assert capsys.readouterr().out.splitlines()[3:] == ["B-Tab3-digits-convnet, B-Tab3-cifar10-convnet"]
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "B-Tab3   BYOL: predictor, moving average (EMA), BatchNorm",
+        "         B-Tab3-digits-convnet, B-Tab3-cifar10-convnet",
+    ]
+    assert cli.main(["table", "--list", "simclr", "exact"]) == 0
+    assert capsys.readouterr().out.splitlines()[3:] == ["A-Tab2   SimCLR: exact loss against InfoNCE"]
+    assert cli.main(["table", "--list"]) == 0
+    assert all(len(line) <= 132 for line in capsys.readouterr().out.splitlines())
     assert cli.main(["table", "--list", "resnet19"]) == 2
 
 

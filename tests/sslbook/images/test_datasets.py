@@ -148,7 +148,7 @@ def test_what_is_missing_or_damaged_is_named_and_the_network_not_asked(
     with pytest.raises(ModuleNotFoundError, match="pooch"):
         load_dataset("stl10", "unlabeled", download=True)
     assert len(load_dataset("stl10", "train", download=True)) == 3, "nothing to fetch"
-    with pytest.raises(ValueError, match=r"name must be one of .*, got 'cifar'; did you mean 'cifar10'"):
+    with pytest.raises(ValueError, match=r"name must be one of .*, got 'cifar'; did you mean cifar10"):
         load_dataset("cifar", "test")
     with pytest.raises(ValueError, match="and labels int64"):
         Dataset(torch.zeros(2, 1, 2, 2).byte(), torch.zeros(3).long(), "x", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from training_cases import DIGITS
 
 from sslbook.cli import main
+from sslbook.inspect import measure
 from sslbook.inspect.measure import inspect_network
-from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share
+from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share, page
 from sslbook.training.presets.papers import run_of
 from sslbook.training.run.trainer import train
 
@@ -44,7 +46,11 @@ def test_a_report_names_all_layers_and_is_saved(report: Report, tmp_path: Path) 
     assert not report.layers[2].clear, "the last layer's modes are there three times each"
     layer = replace(report.layers[1], values=(1.0, 0.5), lowest=0.0, residual=0.0)
     row = Report(report.about, (layer,)).rows()[0]
-    assert row["Trace"] == f"{1.5 / layer.sizes[BETWEEN].trace:.2g}"
+    assert row["Trace"] == "–", "no share is above one"
+    size = replace(layer.sizes[BETWEEN], trace=3.0, rank=0.4)
+    noisy = replace(layer, sizes={**layer.sizes, BETWEEN: size})
+    assert Report(report.about, (noisy,)).rows()[0]["Trace"] == "0.5"
+    assert "<td>–</td>" in page(Report(report.about, (noisy,))), "no rank is below one"
     assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
     assert not replace(layer, residual=0.1).clear
     rows = report.table().splitlines()
@@ -71,11 +77,26 @@ def test_the_verdict_counts_what_is_above_all_controls(report: Report) -> None:
         layer("behind", (0.2, 0.15, 0.25), (0.3, 0.2, 0.4)),
         layer("blurred", (0.9, 0.9, 0.9), (0.3, 0.2, 0.4), clear=False),
     )
-    told = replace(report, layers=layers).verdict()
+    told = replace(report, layers=layers, about={**report.about, "seconds": 3}).verdict()
     assert re.match(
         r"In 1 of 3 layers .* \(surely\), in 2 by its value \(surely, by value\)\. 1 more is unclear\.", told
     )
-    assert replace(report, layers=layers[3:]).verdict().startswith("No layer could be judged: all are lost")
+    for sentence in (
+        "There the step amplifies what survives augmentation, and no control explains its share (surely).",
+        "A control has as large a share (behind): any gradient would lie there.",
+        "Other images may decide otherwise (by value).",
+        # its interval and the control's are 0.15 and 0.1 wide, on the sides that face, and 0.2 apart
+        f"About {math.ceil(12 * 1.5 * ((0.15 + 0.1) / 0.2) ** 2)} images x 3 views, about 2 s, would settle (by value).",
+        "Each mode of a last linear layer is there once for every output (blurred): no data makes a few of them lead.",
+    ):
+        assert sentence in told
+    noisy, missed = replace(layers[0], lowest=-layers[0].values[-1]), replace(layers[0], residual=0.2)
+    report = replace(report, about={**report.about, "seconds": 3})
+    assert "About 12 images x 8 views, about 8 s, would settle (surely)." in replace(report, layers=(noisy,)).verdict()
+    lost = replace(noisy, values=(1.0, -1.0))
+    assert "More than 16 times as many views would be needed (surely)." in replace(report, layers=(lost,)).verdict()
+    assert "The search did not find all modes (surely): ask for fewer." in replace(report, layers=(missed,)).verdict()
+    assert replace(report, layers=layers[3:]).verdict().startswith("No layer could be judged. Each mode")
     assert replace(report, layers=()).verdict() == "No layer could be judged: all were left out."
     assert len(report.plot().axes[0].get_yticks()) == len(report.layers)
 
@@ -118,6 +139,21 @@ def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> 
     assert report.about["image digest"] in text
 
 
+def test_a_long_inspection_says_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    inspect_network(network(), pictures(), views=2, k=2)
+    assert capsys.readouterr().err == "", "a short one needs no word"
+    monkeypatch.setattr(measure, "predicted", lambda names, scenes: 600.0)
+    inspect_network(network(), pictures(), views=2, k=2)
+    first, *layers = capsys.readouterr().err.splitlines()
+    assert first == "3 layers, 12 images x 2 views: about 10 min"
+    assert layers[0] == "layer 1 of 3: 0; about 10 min left"
+    assert [re.sub("about .* left", "", line) for line in layers[1:]] == ["layer 2 of 3: 4; ", "layer 3 of 3: 6; "]
+    said: list[tuple[int, int, str]] = []
+    inspect_network(network(), pictures(), views=2, k=2, progress=lambda *told: said.append(told))
+    assert said == [(0, 3, "0"), (1, 3, "4"), (2, 3, "6"), (3, 3, "")]
+    assert capsys.readouterr().err == ""
+
+
 def test_a_layer_that_is_refused_leaves_the_others() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
@@ -138,7 +174,7 @@ def test_a_layer_that_is_refused_leaves_the_others() -> None:
     [
         ({"views": 1}, "views must be at least 2, got 1"),
         ({"layers": ["7"]}, "layer '7' isn't in the network"),
-        ({"loss": "simpel"}, "loss must be one of simple, info_nce, got 'simpel'; did you mean 'simple'"),
+        ({"loss": "simpel"}, "loss must be one of simple, info_nce, got 'simpel'; did you mean simple"),
         ({"loss": lambda z: 1.0}, "loss must map the outputs"),
         ({"images": pictures(1)}, "images must hold two images or more"),
         ({"net": nn.Flatten()}, "net must have linear or convolutional layers, and this Flatten has none"),
@@ -165,7 +201,7 @@ def test_the_command_writes_a_report(run: Path, tmp_path: Path, capsys: pytest.C
     some = ["--layers", "0.conv1", "1.linears.1", "--images", "8", "--views", "2", "--modes", "2", "--out", str(out)]
     assert main(["inspect", str(run), "digits", *some]) == 0
     told = capsys.readouterr()
-    assert told.err == "layer 1 of 2: 0.conv1\nlayer 2 of 2: 1.linears.1\n"
+    assert told.err == "", "it is done in seconds"
     assert f"Written: {out / 'report.html'}" in told.out
     report = saved(out)
     about, layers = report["about"], report["layers"]

@@ -258,6 +258,108 @@ def test_eigenpairs_in_float32(layer: str) -> None:
     assert relative_gap(found.values.double(), wanted.values) < 1e-5
 
 
+def test_an_operator_multiplies_like_a_matrix() -> None:
+    op = covariance_operator(mlp((4, 6, 3)), "0", VIEWS[..., :4])
+    dense, columns = op.dense(), torch.randn(24, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for vectors in (columns, columns[:, 0]):
+        for kind in (vectors, vectors.numpy(), vectors.float()):
+            torch.testing.assert_close(op @ kind, dense @ torch.as_tensor(kind).double(), rtol=1e-10, atol=1e-12)
+
+
+def test_views_of_numpy_are_those_of_torch() -> None:
+    net = mlp((4, 6, 3), dtype=torch.float32)
+    wanted = covariance_operator(net, "0", VIEWS[..., :4].float()).dense()
+    for views in (VIEWS[..., :4].numpy(), VIEWS[..., :4].float().numpy()[:, ::-1][:, ::-1]):
+        assert torch.equal(covariance_operator(net, "0", views).dense(), wanted)
+    asked: dict[str, Any] = {"loss": "info_nce", "temperature": 0.5}
+    found = covariance_operator(net, "0", VIEWS[..., :4].numpy(), clean=VIEWS[:, 0, :4].numpy(), **asked)
+    assert torch.equal(
+        found.dense(),
+        covariance_operator(net, "0", VIEWS[..., :4].float(), clean=VIEWS[:, 0, :4].float(), **asked).dense(),
+    )
+
+
+def test_one_view_is_a_warning() -> None:
+    for make in (covariance_operator, intra_operator):
+        with pytest.warns(UserWarning, match="one view of each sample") as told:
+            make(mlp((4, 6, 3)), "0", VIEWS[:, :1, :4])
+        assert told[0].filename == __file__
+
+
+LAST: dict[str, tuple[nn.Module, str, tuple[int, ...], int]] = {
+    "linear": (mlp((5, 3)), "0", (5,), 3),
+    "bias": (nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double(), "2", (5,), 3),
+    "convolution": (nn.Sequential(nn.Conv2d(2, 4, 3)).double(), "0", (2, 5, 5), 4),
+    "wide": (mlp((30, 9)), "0", (30,), 9),
+    "wider": (mlp((80, 9), dtype=torch.float64), "0", (80,), 9),
+    "groups": (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2)).double(), "0", (2, 5, 5), 2),
+    "not last": (mlp((5, 4, 3)), "0", (5,), 1),
+}
+
+
+@pytest.mark.parametrize("which", LAST)
+def test_in_a_last_layer_each_value_comes_once_an_output(which: str) -> None:
+    net, layer, shape, copies = LAST[which]
+    """All of them are found, also where Lanczos' method on the whole operator would miss some."""
+    _, views = population(shape, 40, 3, seed=0, dtype=torch.float64)
+    op = covariance_operator(net, layer, views)
+    pairs = op.top_eigenpairs(copies + 1)
+    torch.testing.assert_close(
+        op.bottom_eigenpairs(2).values, torch.linalg.eigvalsh(op.dense())[:2], rtol=1e-8, atol=1e-12
+    )
+    assert pairs.copies == copies
+    assert ("each value comes" in repr(pairs)) == (copies > 1)
+    values = torch.linalg.eigvalsh(op.dense()).flip(0)
+    assert bool((values[:copies] - values[0]).abs().max() < 1e-10 * values[0])
+    assert float(values[copies]) < (1 - 1e-6) * float(values[0])
+    assert len(pairs) == copies + 1
+    for (value, direction), wanted in zip(pairs, values, strict=False):
+        assert value == pytest.approx(float(wanted), rel=1e-8)
+        assert relative_gap(op.apply(direction).flatten(), value * direction.flatten()) < 1e-5
+
+
+@pytest.mark.parametrize("which", ["wide", "conv"])
+def test_an_estimated_trace_is_right_on_average_and_knows_its_error(which: str) -> None:
+    net, shape = WIDE[which]
+    clean, views = population(shape, 5, 2, seed=0, dtype=torch.float64)
+    for kind, op in operators(net, layers(net)[0], views, clean):
+        exact = op.trace()
+        assert exact.error == 0
+        found = [op.trace(samples=9, seed=seed) for seed in range(60)]
+        values, errors = (torch.tensor(part, dtype=torch.float64) for part in (found, [each.error for each in found]))
+        assert float((values.mean() - exact).abs()) <= 4 * float(values.std()) / 60**0.5 + 1e-12 * abs(exact), kind
+        if float(values.std()) > 1e-9 * abs(exact):
+            assert 0.5 < float(errors.square().mean().sqrt() / values.std()) < 2, kind
+        assert op.trace(samples=10**9) == exact
+    with pytest.raises(ValueError, match="samples must be at least 4"):
+        op.trace(samples=3)
+
+
+def test_an_operator_of_low_rank_has_its_trace_from_a_few_products() -> None:
+    net, views = mlp((30, 20, 2)), population((30,), 3, 2, seed=0, dtype=torch.float64)[1]
+    op = covariance_operator(net, "0", views)  # two means, two outputs: at most 4 directions
+    found = op.trace(samples=15)
+    assert found == pytest.approx(op.trace(), rel=1e-9)
+    assert found.error < 1e-9 * found
+
+
+def test_long_calls_say_how_far_they_are() -> None:
+    op, said = covariance_operator(mlp((30, 20, 4)), "0", population((30,), 5, 2, seed=0, dtype=torch.float64)[1]), []
+    op.trace(progress=lambda done, total: said.append((done, total)))
+    assert said == [(done, 4) for done in range(4)]
+    said.clear()
+    op.trace(samples=8, progress=lambda done, total: said.append((done, total)))
+    assert said == [(done, 8) for done in range(8)]
+    for other in (
+        op,
+        replace(op, mixing=PairMixing(op.mixing(torch.eye(10).double().reshape(5, 2, 10)).reshape(10, 10))),
+    ):
+        said.clear()
+        other.top_eigenpairs(2, progress=lambda done, total: said.append((done, total)))
+        assert len(said) > 3
+        assert said == [(done, None) for done in range(len(said))]
+
+
 def test_eigenpairs_show_themselves() -> None:
     """In short; and the inputs that each turns on most, as pictures: those of a rank-one direction are its own factor."""
     pattern = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sslbook.losses import batch as batch_losses
 from sslbook.losses.batch import info_nce
 from sslbook.networks.small import mlp
-from sslbook.operator.covariance import batch_operator, covariance_operator, relative_gap
+from sslbook.operator.covariance import covariance_operator, relative_gap
 from sslbook.operator.layer import Layer, vec
 from sslbook.operator.view_weights import gram_weights
 from sslchapters.instances import random_network
@@ -53,7 +53,7 @@ def test_the_step_is_that_of_autograd(name: str) -> None:
     for seed in range(6):
         net, views = batch(seed)
         for layer in [name for name, module in net.named_modules() if isinstance(module, Layer)]:
-            op = batch_operator(net, layer, views, LOSSES[name])
+            op = covariance_operator(net, layer, views, loss=LOSSES[name])
             step = -gradient(net, layer, views, LOSSES[name])
             mixed = op.mixing.matrix.norm()  # type: ignore[union-attr]
             size = step.norm() + 1e-3 * mixed  # a batch that hardly moves

@@ -20,7 +20,7 @@ BYOL = presets()["stl10-byol"].settings
 
 def test_what_is_not_allowed_gets_a_sentence() -> None:
     for change, sentence in (
-        ("dataset=cifar", "did you mean 'cifar10'"),
+        ("dataset=cifar", "did you mean cifar10"),
         ("split=train+unlabeled", "split must be train"),
         ("shuffle=1", "shuffle must be true or false"),
         ("momentum=1", "momentum must be at least 0 and below 1"),

@@ -1,6 +1,7 @@
-/* The canvas: two images with two views each in a plane, one linear neuron, and the step that a loss makes.
-   A plain script without modules, requests or timers. Views and the weight are moved by mouse, finger or arrow keys; all numbers
-   stand at full precision in data-numbers, where tests/bookbuild/test_canvas.py compares them with the library's.
+/* Two canvases. World: two images with two views each in a plane, one linear neuron, and the step that a loss makes. Fates: the
+   plane of two weights, in which a reader starts runs of linear BYOL.
+   A plain script without modules, requests or timers. Points are moved by mouse, finger or arrow keys; all numbers stand at full
+   precision in data-numbers, where tests/bookbuild/test_canvas.py compares them with the library's.
 
    The population is finite. An anchor is any of the four views, its partner an independent view of the same image, and a negative
    any of the four views; without averaging, each view is an image of its own. A symmetric matrix is [xx, xy, yy]. */
@@ -193,19 +194,50 @@
 <p class="sslbook-canvas-hint"></p>`;
   const inside = (x) => Math.min(Math.max(Math.round(x * 100) / 100, -2), 2);
 
-  function canvas(root) {
-    const fresh = () => JSON.parse(JSON.stringify(START));
-    let state = fresh();
-    root.querySelectorAll("img, .sslbook-canvas-note").forEach((still) => still.remove());
-    const picture = build(root);
+  /* What both canvases have: the form and the sentence below the drawing, and a point that mouse, finger and keys move. */
+  function frame(root, controls) {
     const panel = document.createElement("form"), said = document.createElement("p");
     panel.className = "sslbook-canvas-panel";
-    panel.innerHTML = CONTROLS(root.id);
+    panel.innerHTML = controls;
+    panel.addEventListener("submit", (event) => event.preventDefault());
     said.id = `${root.id}-said`;
     said.className = "sslbook-canvas-said";
     set(said, { "aria-live": "polite", "aria-atomic": "true" });
     root.append(panel, said);
-    const control = (field) => panel.elements[field];
+    return { panel, said, control: (field) => panel.elements[field] };
+  }
+  function place(drawing, event) {
+    const box = drawing.getBoundingClientRect();
+    return [(event.clientX - box.left) / box.width * 2 * REACH - REACH, REACH - (event.clientY - box.top) / box.height * 2 * REACH];
+  }
+  function movable(handle, drawing, point, move) {
+    handle.addEventListener("pointerdown", (event) => {
+      handle.setPointerCapture(event.pointerId);
+      handle.focus();
+      event.preventDefault();
+    });
+    handle.addEventListener("pointermove", (event) => {
+      if (handle.hasPointerCapture(event.pointerId)) move(place(drawing, event));
+    });
+    handle.addEventListener("keydown", (event) => {
+      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+      if (!way) return;
+      event.preventDefault();
+      const by = event.shiftKey ? 0.01 : 0.1;
+      move(point().map((entry, i) => entry + by * way[i]));
+    });
+  }
+  function told(control, values) {
+    for (const [field, value] of Object.entries(values)) {
+      control(field).nextElementSibling.textContent = number(value);
+      control(field).setAttribute("aria-valuetext", number(value));
+    }
+  }
+
+  function world(root) {
+    const fresh = () => JSON.parse(JSON.stringify(START));
+    let state = fresh();
+    const picture = build(root), { panel, said, control } = frame(root, CONTROLS(root.id));
 
     function show() {
       const n = compute(state);
@@ -214,32 +246,12 @@
       said.textContent = sentence(n);
       panel.querySelector(".sslbook-canvas-hint").textContent = hint(n);
       panel.querySelectorAll("[data-for]").forEach((row) => { row.hidden = row.dataset.for !== state.loss; });
-      for (const field of ["tau", "beta"]) {
-        control(field).nextElementSibling.textContent = number(state[field]);
-        control(field).setAttribute("aria-valuetext", number(state[field]));
-      }
-    }
-    function move(i, point) {
-      (i < 4 ? state.views[i] : state.weight).splice(0, 2, ...point.map(inside));
-      show();
+      told(control, { tau: state.tau, beta: state.beta });
     }
     picture.handles.forEach(({ handle }, i) => {
-      handle.addEventListener("pointerdown", (event) => {
-        handle.setPointerCapture(event.pointerId);
-        handle.focus();
-        event.preventDefault();
-      });
-      handle.addEventListener("pointermove", (event) => {
-        if (!handle.hasPointerCapture(event.pointerId)) return;
-        const box = picture.drawing.getBoundingClientRect();
-        move(i, [(event.clientX - box.left) / box.width * 2 * REACH - REACH, REACH - (event.clientY - box.top) / box.height * 2 * REACH]);
-      });
-      handle.addEventListener("keydown", (event) => {
-        const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-        if (!way) return;
-        event.preventDefault();
-        const by = event.shiftKey ? 0.01 : 0.1, point = i < 4 ? state.views[i] : state.weight;
-        move(i, [point[0] + by * way[0], point[1] + by * way[1]]);
+      movable(handle, picture.drawing, () => (i < 4 ? state.views[i] : state.weight), (point) => {
+        (i < 4 ? state.views[i] : state.weight).splice(0, 2, ...point.map(inside));
+        show();
       });
     });
     panel.addEventListener("input", () => {
@@ -250,7 +262,6 @@
       state.centred = !control("centred").checked;
       show();
     });
-    panel.addEventListener("submit", (event) => event.preventDefault());
     panel.addEventListener("click", (event) => {
       const what = event.target.dataset.do;
       if (what === "step") { /* half of it, so that the eye can follow; a weight that leaves the picture is shortened */
@@ -267,6 +278,132 @@
     show();
   }
 
+  /* ---- Runs of linear BYOL, one unit: w1 across, the predictor w2 up, the target theta, which begins at w1 ---- */
+
+  const velocity = ([w1, w2, theta], h, decay) => {
+    const error = theta * h - w2 * w1; /* a view has the variance 1, of which h survives */
+    return [w2 * error - decay * w1, error * w1 - decay * w2, w1 - theta];
+  };
+  /* Runge and Kutta's method of fourth order up to the time 400; a point of the path is [time, w1, w2, theta]. */
+  function follow([w1, w2], h, decay) {
+    const path = [[0, w1, w2, w1]], to = (w, slope, by) => w.map((entry, i) => entry + by * slope[i]);
+    let w = [w1, w2, w1];
+    for (let time = 0, dt = 0.005; time < 400; time += dt, dt = Math.min(dt * 1.001, 0.04)) {
+      const one = velocity(w, h, decay), two = velocity(to(w, one, dt / 2), h, decay);
+      const three = velocity(to(w, two, dt / 2), h, decay), four = velocity(to(w, three, dt), h, decay);
+      w = w.map((entry, i) => entry + dt / 6 * (one[i] + 2 * two[i] + 2 * three[i] + four[i]));
+      const last = path[path.length - 1];
+      if (Math.hypot(w[0] - last[1], w[1] - last[2]) > 0.02 || time + dt >= 400) path.push([time + dt, ...w]);
+    }
+    return path;
+  }
+  function run({ start, h, decay }) {
+    const [w1, w2] = start, path = follow(start, h, decay), end = path[path.length - 1], q = w1 * w1 - w2 * w2;
+    const lives = decay ? Math.abs(end[1]) > 0.02 : q > 0 || (w2 > 0 && w1 !== 0 && q > -h * h);
+    return { start, h, decay, path, q, after: end[1] * end[1] - end[2] * end[2], lives, end: end.slice(1, 3) };
+  }
+  function fate({ start, h, decay, q, after, lives, end }) {
+    const from = `From ${pair(start)}, Q = w\u2081\u00b2 \u2212 w\u2082\u00b2 = ${number(q)}`, verdict = lives ? "the unit survives" : "the unit collapses";
+    if (decay) {
+      const why = decay > h * h / 4 ? `, as every unit does once the decay exceeds h\u00b2/4 = ${number(h * h / 4)}` : "";
+      return `${from}. Weight decay moves Q towards 0, here to ${number(after)}, so the path leaves its hyperbola. At the end, at ${pair(end)}, ${verdict}${why}.`;
+    }
+    const why = start[0] === 0 ? "w\u2081 is zero, so nothing moves" : q > 0 ? "Q is positive, so w\u2081 cannot vanish"
+      : start[1] < 0 ? "Q is not positive and w\u2082 is negative" : `Q is ${lives ? "above" : "not above"} \u2212h\u00b2 = ${number(-h * h)}`;
+    return `${from}, and Q stays ${number(after)}. ${why[0].toUpperCase()}${why.slice(1)}: ${verdict}, and ends at ${pair(end)}${lives ? ", where w\u2082 = h" : ""}.`;
+  }
+
+  const RUNS = `
+<label class="sslbook-canvas-range">share h <input type="range" name="h" min="0.05" max="1" step="0.05" value="0.5"> <output></output></label>
+<label class="sslbook-canvas-range">weight decay <input type="range" name="decay" min="0" max="0.3" step="0.01" value="0"> <output></output></label>
+<p class="sslbook-canvas-buttons"><button type="button" data-do="reset">Clear</button></p>
+<p class="sslbook-canvas-hint">Press in the plane to start a run there, or move the start with the arrow keys and press Enter. The green curve is w\u2082(h \u2212 w\u2082), enlarged four times: the rate at which w\u2081 begins to grow, the parabola of the chapter on BYOL with \u03b2 = w\u2082. It is zero on the dashed line.</p>`;
+
+  function fates(root) {
+    const state = { start: [0.6, 1], h: 0.5, decay: 0 };
+    const drawing = make("svg", root, { viewBox: `0 0 ${SIDE} ${SIDE}`, role: "group", "aria-label": "The plane of the weights", "aria-describedby": `${root.id}-said`, class: "sslbook-canvas-plane" });
+    const shape = (kind, what, more) => make(kind, drawing, { class: `sslbook-canvas-${what}`, ...more });
+    const curve = (points) => points.map((point, i) => `${i ? "L" : "M"}${at(point).map((entry) => entry.toFixed(1)).join(" ")}`).join("");
+    const ticks = Array.from({ length: 89 }, (_, i) => -REACH + i * REACH / 44);
+    const dead = [shape("path", "dead"), shape("path", "dead")], past = make("g", drawing);
+    line(shape("line", "rule"), [-REACH, 0], [REACH, 0]);
+    line(shape("line", "rule"), [0, -REACH], [0, REACH]);
+    const rate = shape("path", "rate"), law = shape("line", "law"), hyperbola = shape("path", "conserved");
+    const path = shape("path", "path", { pathLength: 1 }), finish = shape("path", "finish");
+    const label = (what, words, x, y, anchor = "start") => make("text", drawing, { class: `sslbook-canvas-word sslbook-canvas-${what}-word`, x, y, "text-anchor": anchor }, words);
+    label("rule", "w\u2081", SIDE - 6, SIDE / 2 + 22, "end");
+    label("rule", "w\u2082", SIDE / 2 + 8, 18);
+    label("rule", "collapse", SIDE / 2, 48, "middle");
+    label("rule", "collapse", SIDE / 2, SIDE - 24, "middle");
+    const level = label("step", "w\u2082 = h", SIDE - 6, 0, "end");
+    const handle = shape("g", "handle", { tabindex: 0, role: "button", "aria-roledescription": "movable point", "data-handle": "start" });
+    make("circle", handle, { r: 24, class: "sslbook-canvas-ring" });
+    make("circle", handle, { r: 8, class: "sslbook-canvas-grip" });
+    const { panel, said, control } = frame(root, RUNS);
+
+    function show(animated = false) {
+      const n = run(state), { h, decay } = state;
+      const [x, y] = at(n.end), cross = `M${x - 9} ${y - 9}l18 18m0 -18l-18 18`, box = `M${x - 7} ${y - 7}h14v14h-14z`;
+      set(dead[0], { d: `${curve(ticks.map((w1) => [w1, Math.hypot(w1, h)]))}V0H0z` });
+      set(dead[1], { d: `${curve(ticks.map((w1) => [w1, -Math.abs(w1)]))}V${SIDE}H0z` });
+      dead.forEach((one) => one.classList.toggle("sslbook-canvas-none", decay > 0));
+      set(rate, { d: curve(ticks.map((w2) => [4 * w2 * (h - w2), w2])) });
+      line(law, [-REACH, h], [REACH, h]);
+      level.setAttribute("y", at([0, h])[1] - 8);
+      const size = Math.sqrt(Math.abs(n.q)), [sign, along] = n.q > 0 ? [Math.sign(state.start[0]), 0] : [Math.sign(state.start[1]) || 1, 1];
+      set(hyperbola, { d: curve(ticks.map((t) => (along ? [t, sign * Math.hypot(t, size)] : [sign * Math.hypot(t, size), t]))) });
+      set(path, { d: curve(n.path.map((point) => point.slice(1, 3))) });
+      set(finish, { d: n.lives ? box : cross });
+      [path, finish].forEach((one) => one.classList.toggle("sslbook-canvas-lost", !n.lives));
+      path.classList.remove("sslbook-canvas-run");
+      if (animated) {
+        path.getBBox(); /* lets the animation begin anew */
+        path.classList.add("sslbook-canvas-run");
+      }
+      handle.setAttribute("transform", `translate(${at(state.start).join(" ")})`);
+      handle.setAttribute("aria-label", `The start, at ${pair(state.start)}; arrow keys move it, Enter starts a run`);
+      root.dataset.numbers = JSON.stringify(n);
+      said.textContent = fate(n);
+      told(control, { h, decay });
+    }
+    function launch(point) { /* the run before stays in the picture, paler */
+      past.append(path.cloneNode());
+      past.lastChild.classList.remove("sslbook-canvas-run");
+      if (past.childNodes.length > 8) past.firstChild.remove();
+      state.start = point.map(inside);
+      show(true);
+    }
+    movable(handle, drawing, () => state.start, (point) => {
+      state.start = point.map(inside);
+      show();
+    });
+    handle.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      launch(state.start);
+    });
+    drawing.addEventListener("click", (event) => { if (!handle.contains(event.target)) launch(place(drawing, event)); });
+    panel.addEventListener("input", () => {
+      state.h = Number(control("h").value);
+      state.decay = Number(control("decay").value);
+      past.replaceChildren();
+      show();
+    });
+    panel.addEventListener("click", (event) => {
+      if (event.target.dataset.do !== "reset") return;
+      panel.reset();
+      past.replaceChildren();
+      Object.assign(state, { start: [0.6, 1], h: 0.5, decay: 0 });
+      show();
+    });
+    panel.reset();
+    show();
+  }
+
+  function canvas(root) {
+    root.querySelectorAll("img, .sslbook-canvas-note").forEach((still) => still.remove());
+    ({ world, fates })[root.dataset.sslbookCanvas](root);
+  }
   function start() { document.querySelectorAll("[data-sslbook-canvas]").forEach(canvas); }
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();

@@ -1,16 +1,23 @@
 /* Search by section, over the texts in sections.js. No requests, so that it also works from file://.
    A section is worth more the rarer the word and the more often it stands there, most in its title, then in its boxes' titles;
-   short answers come first, pages without a number and appendices after chapters. A result of a paper that is asked for by its number ("Theorem 6") comes first of all. */
+   short answers come first, pages without a number and appendices after chapters. A public name of the library comes first of all, and
+   so does a result of a paper that is asked for by its number ("Theorem 6"); a name of a parameter comes with the functions that
+   have it. For a word that is nowhere the nearest one that is somewhere is taken. */
 (function () {
   "use strict";
 
   const TITLE = 9, CHAPTER = 1.5, BOX = 2.5, SATURATION = 1.4, ANSWER = 1.8, ASIDE = 0.7, APPENDIX = 0.45, SHOWN = 30;
+  const ENTRY = /^ssl\w+\./;  // the anchor of a public name
   const APPENDICES = /\/(ledger|errata|notation|library|reproduce)$/;
-  const WORD = /[\p{L}\p{N}]+(?:\.\p{N}+)*/gu;  // 6.4 is one word
+  const WORD = /[\p{L}\p{N}]+(?:\.\p{N}+|_+[\p{L}\p{N}]+)*/gu;  // 6.4 is one word, and so is top_eigenpairs
+  const ASKING = new Set(("a an and are at be can do does for from how i if in is it its my of on or should so that the there this to "
+    + "was what when where which why with you your").split(" "));
   const RESULT = /^\s*(theorem|thm|lemma|lem|corollary|cor|equation|eq|table|tab|figure|fig|definition|def)\.?\s*(\d+)\s*$/i;
 
   const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[’']s\b/g, "");
   const words = (text) => plain(text).match(WORD) || [];
+  /* A text has its names, and the words that they are made of. */
+  const withParts = (text) => words(text).flatMap((word) => word.includes("_") ? [word, ...word.split(/_+/)] : [word]);
   /* Plurals that are more than an s, by what stands for them: each rule has those of its kind, and no word that only looks like one. */
   const PLURALS = [
     [/(matr|append|hel)ices?$/, "$1ix"], [/(ind|vert|vort|simpl|cort|^ap|^cod)ices?$/, "$1ex"],
@@ -35,21 +42,52 @@
 
   function prepare(sections) {
     let length = 0;
+    const written = new Map();  // each word, as it is written, by its stem, and how often
     const known = sections.map((section) => {
       const count = new Map();
-      const own = words(section.text).map(stem);
+      const own = withParts(section.text).map(stem);
       for (const word of own) count.set(word, (count.get(word) || 0) + 1);
+      for (const word of withParts(`${section.title} ${section.boxes} ${section.text}`)) written.set(word, (written.get(word) || 0) + 1);
       length += own.length;
       return {
         section, count, length: own.length,
-        title: words(section.title).map(stem),
+        title: withParts(section.title).map(stem),
         chapter: words(section.chapter).map(stem),
         boxes: words(section.boxes).map(stem),
         weight: APPENDICES.test(section.page) ? APPENDIX : /\/questions$/.test(section.page) ? ANSWER
           : /^\d/.test(section.chapter) ? 1 : ASIDE,
       };
     });
-    return { known, mean: length / Math.max(1, known.length) };
+    return { known, written, mean: length / Math.max(1, known.length) };
+  }
+
+  /* How many letters are to be changed, put in, left out or swapped with the next to make one word of another. */
+  function slips(one, other) {
+    let last = [], row = [...Array(other.length + 1).keys()];
+    for (let i = 1; i <= one.length; i++) {
+      const next = [i];
+      for (let j = 1; j <= other.length; j++) {
+        next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (one[i - 1] !== other[j - 1]));
+        if (i > 1 && j > 1 && one[i - 1] === other[j - 2] && one[i - 2] === other[j - 1]) next[j] = Math.min(next[j], last[j - 2] + 1);
+      }
+      [last, row] = [row, next];
+    }
+    return row[other.length];
+  }
+
+  /* The words of a query that say something; for each that is nowhere the parts of a name, or the nearest word: [asked, taken]. */
+  function understood(index, query) {
+    const all = words(query), telling = all.filter((word) => !ASKING.has(word));
+    const somewhere = (word) => index.known.some((entry) => times(entry.count, word) || begins(entry.title, word) || begins(entry.boxes, word)
+      || begins(entry.chapter, word));
+    return (telling.length ? telling : all).flatMap((word, k, asked) => {
+      if (somewhere(stem(word)) || [asked[k - 1] + word, word + asked[k + 1]].some((both) => somewhere(stem(both)))) return [[word, word]];
+      if (word.includes("_") && word.split(/_+/).every((part) => somewhere(stem(part)))) return word.split(/_+/).map((part) => [part, part]);
+      const most = word.length < 5 ? 1 : 2;
+      const near = [...index.written].filter(([other]) => other.length > 3 && Math.abs(other.length - word.length) <= most)
+        .map(([other, count]) => [slips(word, other), -count, other]).filter(([far]) => far <= most);
+      return [[word, near.length ? near.sort((a, b) => a[0] - b[0] || a[1] - b[1])[0][2] : word]];
+    });
   }
 
   const begins = (list, word) => list.some((other) => other === word) ? 1
@@ -61,8 +99,8 @@
   }
 
   /* "batch norm" is BatchNorm, too: words that stand side by side also count as one. */
-  function ask(query) {
-    const asked = words(query).map(stem);
+  function ask(taken) {
+    const asked = taken.map(([, word]) => stem(word));
     return asked.map((word, i) => {
       const joined = [];
       if (i + 1 < asked.length) joined.push(word + asked[i + 1]);
@@ -79,8 +117,16 @@
     return new RegExp(`\\b[a-c]-${code}${number}(?!\\d)|\\b${word}s? ${number}(?![\\d.]*\\d)`, "i");
   }
 
-  function search(index, query) {
-    const asked = ask(query);
+  /* Whether a section is the entry of the name that is asked for, 2, or of a function with such a parameter, 1. */
+  function entryOf(section, query) {
+    const name = query.trim().replace(/^(import\s+)?ssl\w+\./, "").replace(/\W*$/, "").toLowerCase();
+    if (!ENTRY.test(section.anchor)) return 0;
+    const own = section.title.toLowerCase();
+    return own === name || own.endsWith("." + name) ? 2 : section.boxes.toLowerCase().split(" ").includes(name) ? 1 : 0;
+  }
+
+  function search(index, query, taken = understood(index, query)) {
+    const asked = ask(taken);
     if (!asked.length) return [];
     const hits = index.known.map((entry) => asked.map((forms) => forms.map((word) => {
       const tf = times(entry.count, word);
@@ -95,8 +141,10 @@
     const phrase = plain(query.trim()), name = named(query);
     const rank = (all) => index.known.map((entry, k) => {
       if (name && name.test(entry.section.title + " · " + entry.section.boxes)) return { entry, score: 100 + entry.weight };
+      const entered = entryOf(entry.section, query);
+      if (entered > 1) return { entry, score: 200 - entry.section.title.length };
       if (all ? !hits[k].every((hit) => hit > 0) : !hits[k].some((hit) => hit > 0)) return null;
-      let score = hits[k].reduce((sum, hit, i) => sum + hit * rarity[i], 0) * entry.weight;
+      let score = hits[k].reduce((sum, hit, i) => sum + hit * rarity[i], 0) * (entered ? 1 : entry.weight);
       if (plain(entry.section.title).includes(phrase)) score *= 1.5;
       else if (asked.length > 1 && plain(entry.section.text).includes(phrase)) score *= 1.25;
       return { entry, score };
@@ -155,14 +203,14 @@
     more.textContent = "Show all";
     place.append(status, list, more);
     function show(query, most = SHOWN) {
-      const found = query.trim() ? search(index, query) : [];
-      const forms = ask(query);
+      const taken = understood(index, query), forms = ask(taken), found = search(index, query, taken);
+      const mended = taken.filter(([asked, word]) => asked !== word).map(([asked, word]) => `Nothing has “${asked}”; this is for “${word}”. `);
       list.replaceChildren(...found.slice(0, most).map((section) => item(section, forms)));
       more.hidden = found.length <= most;
       more.onclick = () => show(query, found.length);
       const count = found.length > most ? `The first ${most} of ${found.length} sections` : `${found.length} section${found.length === 1 ? "" : "s"}`;
       status.textContent = !query.trim() ? "Type a word: collapse, BatchNorm, temperature."
-        : found.length ? `${count} for “${query.trim()}”.` : `Nothing for “${query.trim()}”: try fewer or shorter words.`;
+        : found.length ? `${mended.join("")}${count} for “${query.trim()}”.` : `Nothing for “${query.trim()}”: try fewer or shorter words.`;
     }
     const asked = new URLSearchParams(location.search).get("q") || "";
     if (input) {

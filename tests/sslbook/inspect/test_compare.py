@@ -1,0 +1,92 @@
+"""Comparisons of two operators: against dense matrices, and where the truth is known."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sslbook
+from sslbook.operator.layer import vec
+
+DIGITS = sslbook.load_dataset("digits", "train").pixels[:64].double() / 255
+NET = nn.Sequential(nn.Flatten(), sslbook.mlp((64, 6, 4), "leaky_relu", seed=0))
+SHIFTED = sslbook.shifts(DIGITS)
+MIRRORED = torch.cat([SHIFTED, SHIFTED.flip(-1)], 1)
+
+
+def matrix(net: nn.Module, views: Tensor) -> Tensor:
+    return sslbook.covariance_operator(net, "1.0", views).dense()
+
+
+def test_what_is_kept_is_the_ratio_of_dense_quotients_on_images_that_chose_nothing() -> None:
+    k = 4
+    found = sslbook.compare(NET, "1.0", SHIFTED, MIRRORED, k=k)
+    chose = [matrix(NET, views[::2]) for views in (SHIFTED, MIRRORED)]
+    measured = [matrix(NET, views[1::2]) for views in (SHIFTED, MIRRORED)]
+    leading = [torch.linalg.eigh(each)[1][:, -k:] for each in (*chose, *measured)]
+    for which in (0, 1):
+        space, a, b = leading[which], chose[which], chose[1 - which]
+        inside = torch.linalg.solve(space.T @ a @ space, space.T @ b @ space)
+        values, turn = torch.linalg.eig(inside)
+        directions = (space @ turn.real)[:, values.real.argsort()]
+        for direction, ours, share in zip(directions.T, found.directions[which], found.kept[which], strict=True):
+            assert abs(float(torch.cosine_similarity(direction, vec(ours), dim=0))) == pytest.approx(1, abs=1e-3)
+            own, other = (direction @ measured[at] @ direction for at in (which, 1 - which))
+            assert share.value == pytest.approx(float(other / own), rel=1e-2)
+            assert share.low < share.value < share.high
+    overlaps = [float((one.T @ two).square().sum()) / k for one in leading[:2] for two in leading[2:]]
+    assert found.ceiling == pytest.approx((overlaps[0] + overlaps[3]) / 2, abs=1e-3)
+    assert found.overlap == pytest.approx((overlaps[1] + overlaps[2]) / 2, abs=1e-3)
+    assert found.total == pytest.approx(float(measured[1].trace() / measured[0].trace()), rel=0.1)
+
+
+def test_mirror_images_lose_what_is_odd_and_the_same_views_nothing() -> None:
+    linear = nn.Sequential(nn.Flatten(), sslbook.mlp((64, 3, 2), "linear"))
+    found = sslbook.compare(linear, "1.0", SHIFTED, MIRRORED, k=3)
+    assert found.lost == (1, 0)
+    pattern = torch.linalg.svd(found.directions[0][0]).Vh[0].reshape(8, 8)
+    assert float((pattern - pattern.flip(-1)).norm() / 2) > 0.7
+    assert "Of the first's 3 leading directions, the second loses 1: it keeps 0.01" in str(found)
+    assert len(found.plot(image=(1, 8, 8)).axes) == 3
+    same = sslbook.compare(linear, "1.0", SHIFTED, SHIFTED, k=3)
+    assert same.lost == (0, 0)
+    assert all(share.value == pytest.approx(1) for kept in same.kept for share in kept)
+    assert same.overlap == pytest.approx(same.ceiling)
+
+
+def test_two_draws_of_one_augmentation_lose_nothing() -> None:
+    pipeline = sslbook.Pipeline(8, scale=(0.5, 1.0))
+    drawn = [sslbook.random_view(DIGITS.float(), pipeline, view=view) for view in range(16)]
+    net = copy.deepcopy(NET).float()
+    found = sslbook.compare(net, "1.0", torch.stack(drawn[:8], 1), torch.stack(drawn[8:], 1))
+    assert found.lost == (0, 0)
+    assert all(share.low < 1.2 and share.high > 0.8 for kept in found.kept for share in kept)
+
+
+def test_two_checkpoints_share_no_more_than_their_weights() -> None:
+    other = nn.Sequential(nn.Flatten(), sslbook.mlp((64, 6, 4), "leaky_relu", seed=1))
+    found = sslbook.compare(NET, "1.0", SHIFTED.numpy(), SHIFTED.numpy(), other=other, k=3)
+    assert found.overlap < 0.5 < found.ceiling
+    larger = copy.deepcopy(NET)
+    larger[1][2].weight.data *= 10
+    assert sslbook.compare(NET, "1.0", SHIFTED, SHIFTED, other=larger, k=3).lost == (0, 0), "a scale is no loss"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"second": SHIFTED[:9]}, "of the same eight images or more, got 64, 9"),
+        ({"layer": "1.2"}, "layer must not be the last: each direction of layer '1.2' comes once for each output"),
+        (
+            {"other": nn.Sequential(nn.Flatten(), sslbook.mlp((64, 5, 4)))},
+            "other must be a checkpoint of the same network",
+        ),
+        ({"k": 0}, "k must be at least 1"),
+    ],
+)
+def test_bad_input_gets_a_sentence(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sslbook.compare(**{"net": NET, "layer": "1.0", "first": SHIFTED, "second": MIRRORED, **changes})
