@@ -66,8 +66,8 @@ def _byol(label: str, *changes: str) -> Course:
 
 RUNS: dict[str, Course] = {
     "info_nce": _simclr("InfoNCE"),
-    "exact": _simclr("released weights", "objective=exact"),
-    "exact, noise": _simclr("released weights, noise", "objective=exact", "noise=0.01"),
+    "exact": _simclr("same-view weights", "objective=exact"),
+    "exact, noise": _simclr("same-view weights, noise", "objective=exact", "noise=0.01"),
     "beta -0.5": _simclr("β = −0.5", "objective=beta", "beta=-0.5"),
     "beta 0.2": _simclr("β = +0.2", "objective=beta", "beta=0.2"),
     "byol": _byol("BYOL"),
@@ -78,7 +78,7 @@ RUNS: dict[str, Course] = {
 EXACT: dict[str, Course] = {
     "info_nce": RUNS["info_nce"],
     "exact": RUNS["exact"],
-    "exact, further": _simclr("further views", "objective=exact", "weights=further"),
+    "exact, further": _simclr("other-view weights", "objective=exact", "weights=further"),
     "exact, clean": _simclr("exact", "objective=exact", "weights=clean"),
 }
 """The exact loss, by what its weights look at."""

@@ -42,7 +42,7 @@ def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | N
         )
         for name, found in ((name, values["last"][name]) for name in names or values["last"])
     }
-    heads = ("trained with", "k-NN, %", "linear, %", "rank", "span")
+    heads = ("trained with", "k-NN, %", "linear, %", "rank", "embeddings' rank")
     return table(caption, heads[: 1 + len(next(iter(rows.values())))], rows)
 
 
