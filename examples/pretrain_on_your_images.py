@@ -42,6 +42,10 @@ def main(
     run = sslbook.pretrain(images, lambda: backbone(channels), method, epochs=epochs, pipeline=views, folder=keep)
     features = sslbook.embed(run.backbone, images, run.pipeline)
     print(f"{tuple(features.shape)} features of effective rank {sslbook.effective_rank(features):.1f}")
+    before, after = run.rows[0], run.rows[-1]  # measured without labels
+    for name in ("embedding_cosine", "embedding_rank", "feature_cosine", "feature_rank"):
+        print(f"{name}: {before[name]:.3f} before training, {after[name]:.3f} after")
+    print(run.collapsed or "No sign of a collapse.")
     return features
 
 

@@ -43,6 +43,7 @@ Evaluating features:
     knn_accuracy         the accuracy of a vote of nearest neighbours
     linear_probe         the accuracy of a linear classifier
     effective_rank       how many directions the features use
+    mean_cosine          how alike the features of different images are: 1 after a collapse
 
 Latent trees, where every expectation is a finite sum:
     LatentTree           a tree of categorical variables, of which only the leaves are observed

@@ -24,6 +24,7 @@ from sslbook.training.evaluate import effective_rank as effective_rank
 from sslbook.training.evaluate import embed as embed
 from sslbook.training.evaluate import knn_accuracy as knn_accuracy
 from sslbook.training.evaluate import linear_probe as linear_probe
+from sslbook.training.evaluate import mean_cosine as mean_cosine
 from sslbook.training.pretrain import load_run as load_run
 from sslbook.training.pretrain import pretrain as pretrain
 from sslbook.training.run.settings import Settings as Settings

@@ -104,6 +104,13 @@ def train(arguments: Sequence[str]) -> int:
     return int(command.main(arguments))
 
 
+def runs(arguments: Sequence[str]) -> int:
+    """List the runs in a folder, a line each: what differs in their settings, and how they stand."""
+    from sslbook.training.run import compare
+
+    return int(compare.main(arguments))
+
+
 def inspect(arguments: Sequence[str]) -> int:
     """Report on a trained network, layer by layer."""
     from sslbook.inspect import command

@@ -109,6 +109,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "shifts, random_view": lambda g: [sslbook.shifts(g.views[0]), sslbook.random_view(g.views[0], sslbook.Pipeline(8, blur=1.0))],
     "pretrain, load_run, train": pretrained,
     "embed, effective_rank": lambda g: (sslbook.embed(g.net, g.data, sslbook.Pipeline(8), batch=4), sslbook.effective_rank(g.z)),
+    "mean_cosine": lambda g: sslbook.mean_cosine(g.z),
     "knn_accuracy, linear_probe": lambda g: (sslbook.knn_accuracy(g.z[0], g.classes, g.z[1], g.classes, k=3),
                                              sslbook.linear_probe(g.z[0], g.classes, g.z[1], g.classes, epochs=3, lr=0.1).curve),
     "initial_network, latent_correlations": lambda g: sslbook.latent_correlations(g.tree, sslbook.initial_network((0,), (2, 2), 3)),

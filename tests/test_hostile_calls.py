@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "dose": (partial(sslbook.dose, torch.nn.Flatten(), torch.rand(32, 16), lambda net, draw: None), {"strength": 0.0}),
     "effective_rank": (sslbook.effective_rank, {"features": X * torch.nan}),
     "embed": (partial(sslbook.embed, lambda x: x.flatten(1), IMAGES, PIPELINE), {"batch": 0}),
+    "mean_cosine": (sslbook.mean_cosine, {"features": X * torch.nan}),
     "info_nce": (partial(sslbook.info_nce, **DISTANCES), {"temperature": 0.0}),
     "initial_network": (partial(sslbook.initial_network, (0,), (2,)), {"width": 0}),
     "inspect_network": (partial(sslbook.inspect_network, NET, PIXELS), {"views": 1}),

@@ -66,6 +66,7 @@ CASES: dict[str, Case] = {
     "vicreg": Case(batch.vicreg, (VIEWS,), None),
     "byol": Case(lambda *z: objective("byol")(Outputs(*z, z[1], z[0])), (*PAIR, drawn(6, 4), drawn(6, 4))),
     "effective_rank": Case(sslbook.effective_rank, PAIR[:1]),
+    "mean_cosine": Case(sslbook.mean_cosine, PAIR[:1]),
     "knn_accuracy": Case(lambda a, b: sslbook.knn_accuracy(a, LABELS, b, LABELS, k=3), PAIR),
     "linear_probe": Case(lambda a, b: sslbook.linear_probe(a, LABELS, b, LABELS, epochs=3, lr=0.1), PAIR),
     "mlp": Case(lambda x: bare(x)(x), PAIR[:1], 1),

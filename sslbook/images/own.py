@@ -56,7 +56,8 @@ def read_images(
     with a dot are skipped, and links are followed once in each class.  All images are copied into memory, and in
     training also onto the GPU, with ``C H W`` bytes each.
     labels: the class of each image in an array, counted from 0, or -1 for no label; by default, all are -1.
-    size: the side of the square that is cut from the middle of each picture; without it, all need the same size.
+    size: the side of the square that is cut from the middle of each picture, in a folder or a data set; without it, all
+    need the same size.
     classes: the names of the sub-folders in the order of the class numbers, such as the training set's ``class_names``
     for a test set.  Some folders may be missing; without ``classes``, an empty sub-folder is refused.
     A warning tells of files of other kinds, of pages after the first, of pictures that are enlarged, and where pictures
@@ -66,11 +67,15 @@ def read_images(
     >>> read_images(np.zeros((4, 32, 32, 3), dtype=np.uint8), labels=[0, 1, 1, 0])
     Dataset(own: 4 images of 3 x 32 x 32, 2 classes)
     """
-    notes = defaultdict[str, list[str]](list)
+    notes, size = defaultdict[str, list[str]](list), None if size is None else require_whole("size", size, least=1)
     if isinstance(source, (str, Path)):
         data = _folder(user_path(source), size, classes, notes)
-    elif not (size is None and classes is None):
-        raise ValueError(f"size and classes are for a folder of pictures, got {size} and {classes} with other images")
+    elif classes is not None:
+        raise ValueError(f"classes are for a folder of pictures, got {classes} with other images")
+    elif size is not None and isinstance(source, (Dataset, Tensor, np.ndarray)):
+        raise ValueError(
+            f"size is for pictures in a folder or a data set, got {size} with an array, where all have one size"
+        )
     elif isinstance(source, Dataset):
         data = source
     elif isinstance(source, (Tensor, np.ndarray)):
@@ -89,7 +94,7 @@ def read_images(
             if found or (not images and isinstance(item, (tuple, list))):
                 item, kind = item
                 found.append(operator.index(kind))
-            images[name] = _item(name, item, notes)
+            images[name] = _item(name, item, notes, size)
         pixels, labels = _stacked(images), (found or None) if labels is None else labels
         data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
     else:
@@ -149,7 +154,10 @@ def _item(name: str, image: Any, notes: Notes, size: int | None = None) -> Tenso
     from PIL import ExifTags, Image, ImageOps
 
     if isinstance(image, (Tensor, np.ndarray)):
-        return _bytes(name, image[None], "(C, H, W), (H, W, C) or (H, W)")[0]
+        pixels = _bytes(name, image[None], "(C, H, W), (H, W, C) or (H, W)")[0]
+        if size is None or pixels.shape[1:] == (size, size):
+            return pixels
+        image = Image.fromarray((pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)).numpy())
     if not isinstance(image, (Path, Image.Image)):
         raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
     try:
@@ -185,7 +193,7 @@ def _stacked(images: Mapping[str, Tensor]) -> Tensor:
     sizes = [f"{name} is {image.shape[1]} by {image.shape[2]}" for name, image in images.items()]
     for image, size in zip(images.values(), sizes):
         if image.shape[1:] != next(iter(images.values())).shape[1:]:
-            told = f"{sizes[0]}, and {size}; size=32 cuts the pictures of a folder to 32 by 32"
+            told = f"{sizes[0]}, and {size}; size=32 cuts each to 32 by 32"
             raise ValueError(f"images must have one size: {told}")
     channels = max(map(len, images.values()), default=1)
     return (
@@ -204,7 +212,6 @@ def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes
     Within a class, folders are gone through depth first, each once, since links may lead round.  What would be lost without a word
     is refused: two folders of one name in two Unicode forms, an empty class, pictures outside of the ``classes`` given.
     """
-    size = None if size is None else require_whole("size", size, least=1)
     above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
     folders, unsorted = _entries(folder, notes)
     found: dict[str, list[Path]] = {}

@@ -279,13 +279,23 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     return torch.where(varies, (-torch.special.xlogy(shares, shares).sum(-1)).exp(), 0.0)
 
 
-def likeness(outputs: Tensor) -> Tensor:
-    r"""The mean cosine between the outputs of two different images, ``(..., N, D) -> (...)``: 1 where all have one direction.
+@anywhere
+def mean_cosine(features: Tensor) -> Tensor:
+    r"""Return the mean cosine of two different rows of ``features``, ``(..., N, F) -> (...)``; the book calls it likeness.
 
-    Of unit vectors it is :math:`(\|\sum_i u_i\|^2 - N)/(N(N - 1))`, so that no pair is made.
+    It is 1 if all rows have one direction, as after a complete collapse, and at least :math:`-1/(N - 1)`.  Of unit vectors
+    :math:`u_i` it is :math:`(\|\sum_i u_i\|^2 - N)/(N(N - 1))`, so that no pair is made.  A row of zeros has no direction,
+    and its cosines are 0.  Raises TypeError unless the features are a floating-point tensor, and ValueError for fewer
+    than two rows or infinite values.
+
+    >>> mean_cosine(torch.tensor([[1.0, 0], [0, 1], [0, 5]]))  # of three pairs, one has one direction
+    tensor(0.3333, dtype=torch.float64)
     """
-    units = F.normalize(outputs.double(), dim=-1)
-    count = units.shape[-2]
+    require_floating(features=features)
+    if features.ndim < 2 or features.shape[-2] < 2:
+        raise ValueError(f"features must be (..., N, F) with N of at least 2, got {tuple(features.shape)}")
+    _require_finite(features=features)
+    units, count = _unit(features.double()), features.shape[-2]
     return (units.sum(-2).square().sum(-1) - count) / (count * (count - 1))
 
 

@@ -182,6 +182,28 @@ def objective(name: str, **settings: Any) -> Objective:
     return anywhere(value)
 
 
+@anywhere
+def own(outputs: Outputs, loss: Callable[[Tensor], Tensor]) -> Tensor:
+    """A loss of the caller's, of both views' embeddings ``(N, 2, D)``."""
+    return loss(torch.stack(outputs[:2], dim=1))
+
+
+def least(name: str, batch: int, **settings: Any) -> float | None:
+    r"""The value that the objective can't fall below, in batches of so many images; None where no closed form is known.
+
+    byol: -4, that of predictions along their targets, which a collapse reaches too.  barlow_twins, vicreg: 0.  info_nce: that of a
+    regular simplex, where views of one image have the cosine 1 and all others :math:`-1/(N - 1)`, which takes N - 1 outputs:
+    :math:`\log(1 + 2(N - 1) e^{-N/((N - 1)\tau)})`, by Jensen's inequality and :math:`\|\sum_i u_i\|^2 \ge 0`.
+
+    >>> least("byol", 64), round(least("info_nce", 64), 3)
+    (-4.0, 2.863)
+    """
+    if name == "info_nce":
+        temperature = settings.get("temperature", OF_VIEWS[name]["temperature"])
+        return math.log1p(2 * (batch - 1) * math.exp(-batch / ((batch - 1) * temperature)))
+    return {"byol": -4.0, "barlow_twins": 0.0, "vicreg": 0.0}.get(name)
+
+
 def sees(name: str, **settings: Any) -> str:
     """What the objective sees besides the two views' embeddings.
 

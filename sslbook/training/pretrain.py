@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -25,13 +26,13 @@ from sslbook._files import user_path
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.networks.batchnorm import BatchNorm
-from sslbook.networks.siamese import Networks, build
+from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.training.augment import PIPELINES, Pipeline, plain
-from sslbook.training.objectives import OBJECTIVES, sees
+from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, sees
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
 from sslbook.training.run.settings import Settings, stored_settings, with_values
-from sslbook.training.run.step import labelled
+from sslbook.training.run.step import Views, labelled
 from sslbook.training.run.trainer import History, train
 
 METHODS: dict[str, tuple[str, Networks]] = {
@@ -40,20 +41,25 @@ METHODS: dict[str, tuple[str, Networks]] = {
     "simsiam": ("byol", Networks(predictor=2)),
 }
 """Each method's objective, and the predictor and target that it has; another name is that of an objective."""
+BY_HAND = "What else there is, a loop of your own can do: examples/simclr_and_byol_by_hand.py"
 
 
 @dataclass(frozen=True)
 class Pretrained(History):
     """The functions :func:`sslbook.training.pretrain.pretrain` and ``load_run`` return this result.
 
-    backbone: the trained network, in evaluation mode.  pipeline: the augmentation, which ``embed`` needs.
-    rows: the ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch.  With ``val``, rows also have ``knn``
-    where it was measured, and the first row is epoch 0, before training, without a loss.
+    backbone: the trained network, in evaluation mode.  projector: what training has put behind it; the loss sees
+    ``projector(backbone(views))``.  pipeline: the augmentation, which ``embed`` needs.
+    rows: the ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch, ``least``, which the loss can't fall
+    below, where that is known, and the columns of :func:`sslbook.training.collapse.measure` where it was measured, with
+    ``val`` also ``knn``.  The first row is epoch 0, before training, without a loss.
+    collapsed: a sentence if the last measurement says that the embeddings have collapsed, and otherwise empty.
     """
 
     backbone: nn.Module
     pipeline: Pipeline
     rows: list[Row]
+    projector: nn.Module
 
     def __repr__(self) -> str:
         return f"Pretrained({type(self.backbone).__name__}, {self.in_short()})"
@@ -64,14 +70,16 @@ class Pretrained(History):
 def pretrain(
     images: Any,
     backbone: nn.Module | Callable[[], nn.Module],
-    method: str = "simclr",
+    method: str | Callable[[Tensor], Tensor] = "simclr",
     *,
     labels: Any = None,
     val: Any = None,
+    size: int | None = None,
     epochs: int = 100,
     batch: int = 256,
     lr: float = 1e-3,
     pipeline: Pipeline | None = None,
+    views: Views | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
     device: str | None = None,
@@ -82,16 +90,23 @@ def pretrain(
 ) -> Pretrained:
     """Train your own network on your own images by SimCLR, BYOL, SimSiam, or any other objective of the library.
 
-    images, labels: arguments of :func:`~sslbook.images.own.read_images`.  Only "supervised_contrastive" uses
+    images, labels, size: arguments of :func:`~sslbook.images.own.read_images`.  Only "supervised_contrastive" uses
     labels.
-    val: labelled images of the same classes.  Every ``evaluate`` epochs, their accuracy is measured by nearest
-    neighbours among ``images``, which then need labels.  By default, this takes at most 5 % of the training time.
+    val: labelled images of the same classes.  Their accuracy is measured by nearest neighbours among ``images``, which
+    then need labels.  With or without ``val``, effective ranks and mean cosines are measured, and a collapse is told.
+    Both are done every ``evaluate`` epochs; by default, this takes at most 5 % of the training time.
     backbone: a module, which is trained in place, or a function that creates one.  Initial weights from such a
     function, like those of lazy layers, depend only on ``seed``.  The backbone maps float32 images ``(n, C, H, W)`` to
     float32 features ``(n, F)``, in both modes.  It is trained in training mode, except for parts that you set to
     evaluation mode.  During training it is followed by a projector.
     method: one of "simclr", "byol" and "simsiam" (BYOL without a target tower), or a name in
-    :data:`sslbook.training.objectives.OBJECTIVES`.  pipeline: the augmentation; by default, SimCLR's for this size.
+    :data:`sslbook.training.objectives.OBJECTIVES`, or a loss of your own, a function of the embeddings
+    ``z (images, 2, D)``, such as ``functools.partial(batch.vicreg, variance=10.0)``.
+    pipeline: the augmentation; by default, SimCLR's for this size.  views: a function of your own in its place,
+    ``views(batch, generator)``, from pixels ``(n, C, H, W)`` in [0, 1], on their device, to one random view of each
+    image.  It is called once for each view; the generator is on the CPU.  The pipeline's size, mean and deviation then
+    are those of evaluation.  A run with such functions resumes exactly if they depend on their arguments alone, or draw
+    from PyTorch's own generators; a folder knows them by their names.
     folder: the folder for checkpoints, log and result.  After an interruption, the same call resumes there and ends
     with the same weights, bit for bit on a CPU, even with dropout.  Random numbers of NumPy or Python are not restored.
     Checkpoints are written after an epoch, at most every 30 seconds, and within an epoch every 10 minutes.  If a signal
@@ -113,28 +128,46 @@ def pretrain(
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> run = pretrain(pixels, net, "byol", epochs=2, batch=32, device="cpu", quiet=True)
     >>> [row["epoch"] for row in run.rows]
-    [1, 2]
+    [0, 1, 2]
+    >>> run.collapsed  # a sentence if it has
+    ''
     """
     if fixed := {"objective", "dataset", "split", "subset", "own"} & settings.keys():
         raise ValueError(f"{min(fixed)} can't be set here: method names the objective, and the images are your own")
-    if method not in METHODS and method not in OBJECTIVES:
+    loss = None if isinstance(method, str) or not callable(method) else method
+    if loss is None and method not in METHODS and method not in OBJECTIVES:
         raise unknown("method", method, {**METHODS, **OBJECTIVES})
+    if loss is not None and (taken := ARGUMENTS & settings.keys()):
+        raise ValueError(f"{min(taken)} is no setting of a loss of your own: give method=functools.partial(loss, …)")
+    title = str(method) if loss is None else _name(loss)
+    if not isinstance(pipeline, Pipeline | None):
+        raise TypeError(
+            f"pipeline must be a Pipeline, got {pipeline!r}; or views=function(batch, generator). {BY_HAND}"
+        )
+    if not isinstance(settings.get("optimizer", ""), str):
+        raise TypeError(f"optimizer must be a name, such as 'adamw', got {settings['optimizer']!r}. {BY_HAND}")
 
     # Images, and those whose accuracy is measured along the way.
-    data, tests = read_images(images, labels), None
-    views = simclr_views(data) if pipeline is None else pipeline
+    data, tests = read_images(images, labels, size=size), None
+    pipeline = simclr_views(data) if pipeline is None else pipeline
+    place = [] if folder is None else [below := user_path(folder).resolve(), *below.parents]
+    if isinstance(images, (str, Path)) and user_path(images).resolve() in place:
+        warnings.warn(f"folder={folder} puts the run's files among the pictures of {images}", stacklevel=2)
     if val is not None:
-        whole = read_images(val, classes=data.class_names or None if isinstance(val, (str, Path)) else None)
+        side = None if isinstance(val, (Dataset, Tensor, np.ndarray)) else size
+        names = data.class_names or None if isinstance(val, (str, Path)) else None
+        whole = read_images(val, size=side, classes=names)
         tests = labelled(whole, "val")
         if missing := len(whole) - len(tests):
             warnings.warn(f"{missing} of the {len(whole)} images of val have no class, and are left out", stacklevel=2)
         kinds = [(part.class_names, *part.pixels.shape[1:]) for part in (labelled(data, "images"), tests)]
         if kinds[0] != kinds[1]:
-            raise ValueError("val must have the classes and the size of images, {}, got {}".format(*kinds))
+            hint = "; read_images(val, classes=images.class_names) takes classes that images alone has"
+            raise ValueError("val must have the classes and the size of images, {}, got {}".format(*kinds) + hint)
 
     # Settings: the caller's, the method's, and this function's defaults.
-    name, towers = METHODS.get(method, (method, Networks()))
-    wanted = {"schedule": "cosine", "shuffle": True, "evaluate": 0 if tests is None else None, "networks": towers}
+    name, towers = METHODS["simclr"] if loss is not None else METHODS.get(title, (title, Networks()))
+    wanted = {"schedule": "cosine", "shuffle": True, "evaluate": None, "networks": towers}
     wanted |= {"objective": name, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed, **settings}
     if isinstance(given := wanted["networks"], Networks):
         wanted["networks"] = replace(
@@ -145,16 +178,31 @@ def pretrain(
         if run.batch != 256:  # which nobody may have asked for
             warnings.warn(f"batch={run.batch} is cut to the {len(data)} images that there are", stacklevel=2)
         run = replace(run, batch=len(data))
-    if tests is None and (run.evaluate or run.probes):
-        warnings.warn("evaluate and probes measure nothing without val, which is labelled images", stacklevel=2)
+    if tests is None and run.probes:  # without val, ``evaluate`` still measures ranks and cosines
+        warnings.warn("probes measure nothing without val, which is labelled images", stacklevel=2)
 
     # The network with its first weights, and what else tells this run from another one in its folder.
     with in_float32(), seeded(run.seed):
         encoder = _made(backbone)
-        features = _features(encoder, data, views)
+        features = _features(encoder, data, pipeline)
+        if views is not None:
+            seen, shape = (
+                views(data.pixels[:2].float() / 255, torch.Generator()),
+                plain(data.pixels[:2], pipeline).shape,
+            )
+            if getattr(seen, "shape", None) != shape or not seen.is_floating_point():
+                told = f"floating {tuple(shape)}, as pipeline=Pipeline({pipeline.size}) has them in evaluation"
+                raise ValueError(f"views must make of two pictures {told}, got {getattr(seen, 'shape', seen)}")
+        if loss is not None:
+            value = loss(torch.randn(run.batch, 2, run.networks.projector_out, requires_grad=True))
+            if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
+                raise ValueError(
+                    f"method must give one number, which depends on z, got {getattr(value, 'shape', value)}. {BY_HAND}"
+                )
     parts = {"images": data.pixels} | ({"labels": data.labels} if sees(run.objective) == "labels" else {})
     own = {name: hashlib.sha256(part.contiguous().numpy().data).hexdigest() for name, part in parts.items()}
-    run = replace(run, own={**own, "shape": list(data.pixels.shape), "pipeline": asdict(views)})
+    own |= {part: _name(function) for part, function in (("views", views), ("loss", loss)) if function is not None}
+    run = replace(run, own={**own, "shape": list(data.pixels.shape), "pipeline": asdict(pipeline)})
     try:
         with tempfile.TemporaryDirectory() as scratch, seeded(run.seed), put_back(encoder, numbers=False):
             if not encoder.training:  # else parts of it may be in evaluation mode, as the caller wants them
@@ -165,23 +213,25 @@ def pretrain(
                 on_epoch=on_epoch,
                 data=(data, tests),
                 backbone=(encoder, features),
-                pipeline=views,
+                pipeline=pipeline,
+                views=views,
+                loss=loss,
                 device=device,
                 tensorboard=tensorboard,
                 quiet=quiet,
-                name=method,
+                name=title,
             )
     except KeyboardInterrupt:
         left = "nothing is kept without folder=" if folder is None else "the same call goes on from the last checkpoint"
-        print(f"{method}: stopped; {left}", file=sys.stderr, flush=True)
+        print(f"{title}: stopped; {left}", file=sys.stderr, flush=True)
         raise
-    return Pretrained(encoder.eval(), views, result.rows)
+    return Pretrained(encoder.eval(), pipeline, result.rows, result.model.projector.eval())
 
 
 @anywhere
 @torch.enable_grad()
 def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] | None = None) -> Pretrained:
-    """Load the backbone, pipeline and rows of a run; the backbone has the weights of the newest checkpoint.
+    """Load the backbone, projector, pipeline and rows of a run, with the weights of the newest checkpoint.
 
     folder: the folder of a run of ``sslbook train``, :func:`~sslbook.training.run.trainer.train` or ``pretrain``.
     backbone: for a run with your own network, a network of the same architecture, or a function that creates it.
@@ -192,7 +242,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
 
     >>> make = lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
     >>> with tempfile.TemporaryDirectory() as there:
-    ...     pixels = torch.zeros(8, 3, 8, 8, dtype=torch.uint8)
+    ...     pixels = torch.randint(0, 256, (8, 3, 8, 8), dtype=torch.uint8)
     ...     run = pretrain(pixels, make, epochs=1, batch=4, folder=there, device="cpu", quiet=True)
     ...     torch.equal(load_run(there, make).backbone[1].weight, run.backbone[1].weight)
     True
@@ -207,21 +257,23 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     if bool(settings.own) == (backbone is None):
         needs = "give backbone, a network like it" if settings.own else "leave backbone out"
         raise ValueError(f"{place} trained {'a network of your own' if settings.own else 'a ResNet-18'}: {needs}")
+    inputs = content["model"]["projector.linears.0.weight"].shape[1]
     with in_float32(), seeded(settings.seed):
         encoder = _made(backbone) if settings.own else build(settings.networks, settings.seed).encoder
-    weights = {
-        unwrapped_name(name.removeprefix("encoder.")): value
-        for name, value in content["model"].items()
-        if name.startswith("encoder.")
-    }
+        projector = Siamese(replace(settings.networks, target=None), nn.Identity(), inputs).projector
+    parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "projector": {}}
+    for name, value in content["model"].items():
+        part, _, inner = name.partition(".")
+        parts.setdefault(part, {})[unwrapped_name(inner)] = value
+    projector.load_state_dict(parts["projector"])
     names = {unwrapped_name(name): name for name in encoder.state_dict()}
     try:
-        encoder.load_state_dict({names.get(name, name): value for name, value in weights.items()})
+        encoder.load_state_dict({names.get(name, name): value for name, value in parts["encoder"].items()})
     except RuntimeError as error:
         why = " ".join(str(error).split())
         raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
-    views = Pipeline(**settings.own["pipeline"]) if settings.own else PIPELINES[settings.pipeline]
-    return Pretrained(encoder.eval(), views, json.loads(content["rows"]))
+    pipeline = Pipeline(**settings.own["pipeline"]) if settings.own else PIPELINES[settings.pipeline]
+    return Pretrained(encoder.eval(), pipeline, json.loads(content["rows"]), projector.eval())
 
 
 def simclr_views(data: Dataset) -> Pipeline:
@@ -231,6 +283,12 @@ def simclr_views(data: Dataset) -> Pipeline:
     """
     side = min(data.pixels.shape[2:])
     return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)
+
+
+def _name(function: Any) -> str:
+    """What a folder knows a function by: its name, with what a ``functools.partial`` has bound by keyword."""
+    inner = getattr(function, "func", function)
+    return getattr(inner, "__qualname__", type(inner).__name__) + str(getattr(function, "keywords", ""))
 
 
 def _made(backbone: object) -> nn.Module:

@@ -34,7 +34,8 @@ from torch.nn import functional as F
 
 from sslbook._random import Streams, to_device
 from sslbook.networks.batchnorm import batch_normalize
-from sslbook.training.evaluate import effective_rank, likeness
+from sslbook.training.evaluate import effective_rank
+from sslbook.training.evaluate import mean_cosine as likeness
 from sslchapters import enumerated as images
 from sslchapters.enumerated import Images
 from sslchapters.sweep import sweep

@@ -26,7 +26,7 @@ from sslbook.losses import pairs
 from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.training import augment, objectives
 from sslbook.training.augment import PIPELINES, Boxes, Pipeline, plain
-from sslbook.training.evaluate import knn_accuracy, likeness
+from sslbook.training.evaluate import knn_accuracy, mean_cosine
 from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.settings import Settings
@@ -133,7 +133,7 @@ def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> 
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
     accuracy = knn_accuracy(theirs, known.labels, ours, asked.labels)
-    return Look(accuracy, float(likeness(embeddings)), embeddings, ours, theirs)
+    return Look(accuracy, float(mean_cosine(embeddings)), embeddings, ours, theirs)
 
 
 def resumed_apart(seed: int) -> dict[str, float]:

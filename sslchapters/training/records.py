@@ -23,7 +23,7 @@ from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.training.augment import PIPELINES, Pipeline
-from sslbook.training.evaluate import embed, likeness, nearest, report
+from sslbook.training.evaluate import embed, mean_cosine, nearest, report
 from sslbook.training.presets.papers import presets, with_changes
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import SUBSET_SEED, load_data
@@ -247,7 +247,7 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
         "linear_best": last["linear_best"],
         "rank": round(last["rank"], 3),
         "axes": [round(share, 5) for share in spectrum(ends)],
-        "likeness": round(float(likeness(ends)), 4),
+        "likeness": round(float(mean_cosine(ends)), 4),
     }
     if pictured:
         values["pictures"] = pictures(result, known, asked, device)

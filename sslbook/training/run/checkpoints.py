@@ -39,6 +39,8 @@ KEPT = 2
 RESULT, WEIGHTS, DIVERGED, LOG, CURVES = "result.json", "backbone.pt", "diverged", "log.csv", "curves"
 COLUMNS = ("epoch", "step", "lr", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
 """``epoch`` and ``step`` are those done; ``loss`` is the epoch's mean; accuracies are shares of 1; a cell may be empty."""
+WATCHED = ("embedding_cosine", "embedding_rank", "feature_cosine", "feature_rank", "view_cosine", "variance", "least")
+"""Those of :mod:`sslbook.training.collapse`, and what the loss can't fall below; ``rank`` above is that of test images."""
 
 Row = dict[str, Any]
 
@@ -91,7 +93,10 @@ class State:
         theirs, ours = stored_settings(content["settings"]), self.settings
         if (theirs.hash(), theirs.seed) != (ours.hash(), ours.seed):
             told = differences(theirs.as_json(), ours.as_json())
-            raise ValueError(f"{folder} holds another run ({told}); choose another folder")
+            longer = ours.epochs > theirs.epochs and not ("; " in told or ours.seed != theirs.seed)
+            why = f"its rate has fallen to 0 by epoch {theirs.epochs}; " if ours.schedule == "cosine" else ""
+            hint = f"{why}a run with schedule='constant' and no ema_end can be trained on; " if longer else ""
+            raise ValueError(f"{folder} holds another run ({told}); {hint}choose another folder")
         try:
             self.losses.copy_(content["losses"].view(len(self.losses)))  # copy_ alone would repeat a single one
             self.model.load_state_dict(content["model"])

@@ -18,7 +18,7 @@ CHOICES = {
     "split": ("train", "train+unlabeled"),
     "pipeline": tuple(PIPELINES),
     "objective": tuple(OBJECTIVES),
-    "optimizer": ("sgd", "adam", "lars"),
+    "optimizer": ("sgd", "adam", "adamw", "lars"),
     "schedule": ("constant", "cosine", "released"),
     "precision": ("auto", "float32", "bfloat16"),
     "capture": ("auto", "none", "graph", "compile", "both"),
@@ -38,7 +38,7 @@ FREE = ("seed", "evaluate", "probes", "capture")
 WITHIN = ("networks", "loss_kwargs", "own")
 """Settings that have parts; a command line sets these parts alone."""
 REPLACED = ("dataset", "split", "subset", "pipeline")
-"""Settings that a run with its caller's own images has no use for."""
+"""Settings that a run with its caller's own images has no use for, and those of the loss where that is the caller's too."""
 
 Record = TypeVar("Record", "Settings", Networks)
 
@@ -55,7 +55,7 @@ class Settings:
     pipeline: a name in :data:`sslbook.training.augment.PIPELINES`.  networks: the networks' sizes and kinds.
     objective, loss_kwargs: a name in :data:`sslbook.training.objectives.OBJECTIVES`, and this objective's arguments.
     optimizer, lr, momentum, betas, weight_decay: the optimiser; ``momentum`` is for ``sgd`` and ``lars``, ``betas`` for
-    ``adam``.  schedule, warmup: "constant", "cosine" or "released" (:func:`sslbook.training.run.step.learning_rate`),
+    ``adam`` and ``adamw``.  schedule, warmup: "constant", "cosine" or "released" (:func:`sslbook.training.run.step.learning_rate`),
     and the number of epochs in which the learning rate grows linearly before it follows the ``cosine`` schedule.
     batch: the batch size, in all processes together.  drop_last: whether to leave out a last batch that is not full.
     shuffle: whether each epoch has its own order of the images; the released SimCLR has a single one.
@@ -65,8 +65,8 @@ class Settings:
     reset: the number of epochs between re-initialisations of the predictor, or 0 for none.
     symmetric: whether the predictor keeps :math:`W_1 = W_0^\top`, as in the released code.
     noise: :math:`\eta`; each epoch after the first starts from :math:`(1-\eta) W + \eta \cdot \text{Xavier}`.
-    evaluate: the number of epochs between measurements of k-NN accuracy and rank.  With 0, both are measured only
-    at the end; with None, they take at most 5 % of the training time.
+    evaluate: the number of epochs between measurements of k-NN accuracy, ranks and cosines.  With 0, they are measured
+    only at the end; with None, they take at most 5 % of the training time.
     probes: the epochs after which the linear protocol runs, besides the last.
     precision: ``auto`` means bfloat16 on a GPU, and on a processor with instructions for it (AVX-512 BF16, AMX) if the
     backbone has a million weights or more.  Otherwise ``auto`` means float32.
@@ -147,7 +147,8 @@ class Settings:
     def as_json(self) -> dict[str, Any]:
         """Return the settings as JSON has them, with lists and objects; without :data:`REPLACED` where the images are your own."""
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {name: value for name, value in content.items() if not (self.own and name in REPLACED)}
+        unused = (*(REPLACED if self.own else ()), *(("objective", "loss_kwargs") if "loss" in self.own else ()))
+        return {name: value for name, value in content.items() if name not in unused}
 
     def hash(self) -> str:
         """Return the ten hexadecimal digits that name a run: a SHA-256 of its settings as JSON, but for :data:`FREE`.

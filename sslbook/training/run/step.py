@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,11 +24,13 @@ from sslbook._random import to_device
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Outputs, Siamese, build
+from sslbook.training import objectives
 from sslbook.training.augment import PIPELINES, Pipeline, apply, draws, plain, random_view
 from sslbook.training.objectives import objective, sees
 from sslbook.training.run import distributed
 from sslbook.training.run.settings import Settings
 
+Views = Callable[[Tensor, torch.Generator], Tensor]
 SUBSET_SEED = 0
 """Which images a subset holds, whatever the run's seed."""
 LARGE = 1_000_000
@@ -96,11 +99,12 @@ class Batches:
     """Which of the ``images`` a step sees, and the draws of their views; this process's part of what all of them share.
 
     ``per_epoch`` is the number of steps in an epoch.  Where an objective takes weights from two further views, there are four
-    of each image.  Raises ValueError if there is no batch, or one that the processes can't share.
+    of each image.  own_views: the caller makes them, from a seed for each view.  Raises ValueError if there is no batch, or one
+    that the processes can't share.
     """
 
-    def __init__(self, settings: Settings, images: int) -> None:
-        self.settings, self.images = settings, images
+    def __init__(self, settings: Settings, images: int, own_views: bool = False) -> None:
+        self.settings, self.images, self.own_views = settings, images, own_views
         self.views = 4 if sees(settings.objective, **settings.loss_kwargs) == "further" else 2
         size, processes, rest = settings.batch, distributed.world(), images % settings.batch
         if size % processes or images < size:
@@ -123,6 +127,10 @@ class Batches:
             self._order = torch.randperm(self.images, generator=generator(seed, "order", epoch))
         batch = self._order[within * size : (within + 1) * size]
         mine = distributed.own_rows(len(batch))
+        if self.own_views:
+            number = step * distributed.world() + distributed.rank()
+            seeds = (generator(seed, f"view {view}", number).initial_seed() for view in range(2))
+            return batch[mine], *map(torch.tensor, seeds)
         return tuple(part[mine] for part in (batch, *(draws(len(batch), seed, step, v) for v in range(self.views))))
 
 
@@ -138,6 +146,7 @@ class Step:
     precision: the type in which the networks multiply, under autocast; views and loss stay in float32.
     capture: ``none``, ``graph``, ``compile`` or ``both``; a graph is of ``batch`` images.
     clean: the objective asks for the un-augmented images too.  labels: the images' classes ``(N,)``, if it asks for those.
+    own_views: the caller's function of pixels in [0, 1] and a generator, in the place of the pipeline; its draws are seeds.
 
     Calling it with images' numbers ``(B,)`` and the two views' draws ``(B, NUMBERS)`` leaves the gradients in the parameters and
     gives the loss, a scalar on the device that the next call may overwrite.  Nothing is read back.
@@ -153,6 +162,7 @@ class Step:
     capture: str = "none"
     clean: bool = False
     labels: Tensor | None = None
+    own_views: Views | None = None
     _graph: torch.cuda.CUDAGraph | None = field(default=None, init=False)
     _inputs: tuple[Tensor, ...] = field(init=False)
     _result: Tensor = field(init=False)
@@ -161,6 +171,12 @@ class Step:
     def __post_init__(self) -> None:
         self._loss = torch.compile(self.loss) if self.capture in ("compile", "both") else self.loss
 
+    def view(self, pixels: Tensor, drawn: Tensor) -> Tensor:
+        """One view of each image, as its draws say."""
+        if self.own_views is None:
+            return apply(pixels, self.pipeline, drawn)
+        return self.own_views(pixels.float() / 255, torch.Generator().manual_seed(int(drawn)))
+
     def loss(self, index: Tensor, *draws: Tensor) -> Tensor:
         """The objective of the views of the images ``index`` that ``draws`` say, and of all processes' such images.
 
@@ -168,7 +184,7 @@ class Step:
         are not kept from one pass to the next.
         """
         pixels = self.pixels[index]
-        views = [apply(pixels, self.pipeline, drawn) for drawn in draws]
+        views = [self.view(pixels, drawn) for drawn in draws]
         if self.clean:
             views.append(plain(pixels, self.pipeline))
         low = self.precision != torch.float32
@@ -226,10 +242,13 @@ def make_step(
     device: torch.device,
     backbone: tuple[nn.Module, int] | None = None,
     pipeline: Pipeline | None = None,
+    own_views: Views | None = None,
+    own_loss: Callable[[Tensor], Tensor] | None = None,
 ) -> Step:
     """The step of a run on this process: networks with their first weights, objective, augmentation and images on the device.
 
     backbone, pipeline: the caller's own encoder with its number of features, and augmentation, in the place of the settings'.
+    own_views, own_loss: see ``train``; no graph is captured of these.
     The precision ``auto`` is bfloat16 on a GPU, and on a processor that multiplies in it for a million weights or more: the
     book's small networks stay in float32, so that their numbers are the same on every processor.
     Raises ValueError where labels are asked for and missing, and for a ``capture`` that this device can't do.
@@ -239,10 +258,11 @@ def make_step(
     if labels is not None and (missing := int((labels < 0).sum())):
         without = f"{missing} of the {len(labels)} of {data.name} have none"
         raise ValueError(f"objective {settings.objective} asks for the class of each image, and {without}")
-    one_gpu = device.type == "cuda" and distributed.world() == 1
+    own = own_views is not None or own_loss is not None
+    one_gpu = device.type == "cuda" and distributed.world() == 1 and not own
     capture = settings.capture if settings.capture != "auto" else "graph" if one_gpu else "none"
     if capture in ("graph", "both") and not one_gpu:
-        where = f"{device.type} with {distributed.world()} processes"
+        where = f"{device.type} with {distributed.world()} processes" + ", and a loss or views of your own" * own
         raise ValueError(f"capture must be none or compile on {where}, got {capture!r}")
     model = build(settings.networks, settings.seed, backbone).to(device)
     width = settings.networks.width if backbone is None else 1  # of whose layers nothing is known
@@ -252,7 +272,9 @@ def make_step(
     low = settings.precision == "auto" and (device.type == "cuda" or (many and has_bfloat16()))
     return Step(
         model,
-        objective(settings.objective, **settings.loss_kwargs),
+        objective(settings.objective, **settings.loss_kwargs)
+        if own_loss is None
+        else partial(objectives.own, loss=own_loss),
         pipeline or PIPELINES[settings.pipeline],
         data.pixels.to(device),
         batch=settings.batch // distributed.world(),
@@ -260,6 +282,7 @@ def make_step(
         capture=capture,
         clean=seen == "clean",
         labels=None if labels is None else labels.to(device),
+        own_views=own_views,
     )
 
 
@@ -325,7 +348,7 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The run's optimiser of ``params``; those of ``predictor`` among them get ``predictor_lr`` times the rate.
 
-    SGD and Adam are fused, one kernel for all tensors.  Each group's multiple of the rate, if it has one, stands in it under
+    SGD, Adam and AdamW are fused, one kernel for all tensors.  Each group's multiple of the rate, if it has one, stands in it under
     :data:`FACTOR`, and the loop sets ``group["lr"]`` before each step.
     """
     groups: list[dict[str, Any]] = [{"params": params}]
@@ -335,8 +358,9 @@ def make_optimizer(
         groups[1][FACTOR] = settings.predictor_lr
     lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
     fused = all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(groups, lr, betas=settings.betas, weight_decay=decay, fused=fused)
+    if settings.optimizer in ("adam", "adamw"):
+        kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+        return kind(groups, lr, betas=settings.betas, weight_decay=decay, fused=fused)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr, momentum, weight_decay=decay, fused=fused)
     return LARS(groups, {"lr": lr, "momentum": momentum, "weight_decay": decay, "trust": 1e-3})

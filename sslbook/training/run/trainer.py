@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +25,15 @@ from torch import Tensor, nn
 
 import sslbook
 from sslbook._ambient import anywhere, in_float32, put_back
-from sslbook._check import installing, require_whole
+from sslbook._check import require_whole
 from sslbook._files import commit, write_text
 from sslbook._machine import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
+from sslbook.training import collapse
 from sslbook.training.augment import Pipeline
 from sslbook.training.evaluate import epochs_between, report
+from sslbook.training.objectives import least
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import COLUMNS, Row, State
 from sslbook.training.run.checkpoints import Diverged as Diverged
@@ -37,6 +41,7 @@ from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.step import (
     FACTOR,
     Batches,
+    Views,
     generator,
     labelled,
     learning_rate,
@@ -65,23 +70,22 @@ class History:
 
     rows: list[Row]
 
+    @property
+    def collapsed(self) -> str:
+        """What the last evaluation says of a collapse, in a sentence; empty if it says none."""
+        return next((str(row["collapsed"]) for row in reversed(self.rows) if "collapsed" in row), "")
+
     def plot(self) -> Figure:
-        """Plot the loss of each epoch, and the accuracy of nearest neighbours where it was measured."""
-        names = {"loss": "loss", "knn": "accuracy by nearest neighbours"}
-        there = {name: [row for row in self.rows if row.get(name) is not None] for name in names}
-        shown = [name for name in names if there[name]] or ["loss"]
-        drawn = figure(figsize=(4.5 * len(shown), 3))
-        for axes, name in zip(drawn.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-            axes.plot([row["epoch"] for row in there[name]], [row[name] for row in there[name]], ".-")
-            axes.set(xlabel="epoch", ylabel=names[name])
-        return drawn
+        """Plot the loss, and what was measured: accuracy by nearest neighbours, cosines of different images, effective ranks."""
+        return curves({"": self.rows})
 
     def in_short(self) -> str:
         """The last row's numbers, for one line of a notebook: ``20 epochs, loss 0.8120, k-NN 61.20 %``."""
         if not self.rows:
             return "no epoch"
         last = {name: self.rows[-1].get(name) for name in ("loss", "knn")}
-        return ", ".join([f"{self.rows[-1]['epoch']} epochs", *line(last).split("  ")]).removesuffix(", ")
+        said = [f"{self.rows[-1]['epoch']} epochs", *line(last).split("  "), "collapsed" * bool(self.collapsed)]
+        return ", ".join(part for part in said if part)
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,8 @@ def train(
     data: tuple[Dataset, Dataset | None] | None = None,
     backbone: tuple[nn.Module, int] | None = None,
     pipeline: Pipeline | None = None,
+    views: Views | None = None,
+    loss: Callable[[Tensor], Tensor] | None = None,
     weights: Mapping[str, Tensor] | None = None,
     on_step: Callable[[int], object] | None = None,
     on_epoch: Callable[[Row], object] | None = None,
@@ -130,14 +136,19 @@ def train(
     stop_after: the total number of steps after which the run writes a checkpoint and stops.
     save_every: the number of steps between checkpoints, besides those at the ends of epochs.
     device: by default, ``cuda`` if there is a GPU.  Under ``torchrun``, the processes share each batch.
-    data: training and test images in the place of those that the settings name; without test images nothing is evaluated.
+    data: training and test images in the place of those that the settings name; without test images no accuracy is measured.
     backbone, pipeline: an encoder with its number of features, and an augmentation, in the place of the settings'; the
-    encoder is trained in place.  weights: a state of the networks in the place of the first weights.
+    encoder is trained in place.  views, loss: the arguments ``views`` and ``method`` of ``pretrain``, where these are
+    functions.  weights: a state of the networks in the place of the first weights.
     on_step: a function that is called with the number of steps done; the networks' modes and hooks are put back.
     on_epoch: a function that is called with the row of each epoch, in the first process.  It may look at the networks:
     what it changes in them is put back, as a run that is resumed doesn't call it again.
     download: whether to fetch the images if they are not here.  tensorboard: whether to write curves to the folder.
     quiet: whether to print nothing.  name: what the run is called in what is printed.
+
+    Before the first step and at each evaluation, a row tells whether images are still told apart, on some training images
+    without labels: the effective rank and the mean cosine of embeddings and features.  If they say twice, or at the end,
+    that the run has collapsed, a line says so, or a warning where the run is quiet.
 
     Raises Refused, a ValueError, for settings that this machine or data can't run, or if another process trains in the
     folder (:class:`~sslbook.training.run.checkpoints.Busy`).  Raises FileNotFoundError if the data are missing, and
@@ -161,18 +172,22 @@ def train(
             images, tests = data or load_data(settings, download=download)
             if backbone is None:
                 require_fit(settings, images, tests)
-            batches = Batches(settings, len(images))
+            batches = Batches(settings, len(images), own_views=views is not None)
             evaluated = None if tests is None else (labelled(images), tests)
             every, probes = settings.evaluate, {settings.epochs, *settings.probes}
-            if every is None and evaluated is not None:
-                every = epochs_between(len(images), sum(map(len, evaluated)))
+            if every is None:
+                seen = 2 * min(collapse.IMAGES, len(images)) if evaluated is None else sum(map(len, evaluated))
+                every = epochs_between(len(images), seen)
 
             # Model, objective and augmentation: a step computes the loss and leaves the gradients.
             if place.type == "cuda":
                 torch.backends.cudnn.benchmark = True  # all batches have one shape
             else:
                 keep_freed_memory()
-            step = make_step(settings, images, place, backbone, pipeline)
+            step = make_step(settings, images, place, backbone, pipeline, views, loss)
+            floor = least(settings.objective, settings.batch, **settings.loss_kwargs) if loss is None else None
+            floor = floor if settings.drop_last else None  # a smaller last batch has another one
+            sort = {"labels": step.labels is not None, "length": settings.objective == "vicreg" or loss is not None}
             model = step.model
             if weights is not None:
                 model.load_state_dict(weights)
@@ -206,11 +221,15 @@ def train(
             start, earlier, silent, gone, writer = state.step, state.seconds, quiet or not first, False, None
             if 0 < start < end and not silent:
                 _say(f"{name}: going on after step {start} of {last}")
+            if first and start == 0 and (folder / checkpoints.LOG).exists():
+                shutil.rmtree(folder / checkpoints.CURVES, ignore_errors=True)  # of which each step would come twice
+                if not silent:
+                    _say(f"{name}: beginning again: {folder} holds a log, and no whole checkpoint")
             if tensorboard and first:
                 try:
                     from torch.utils.tensorboard import SummaryWriter
                 except ImportError:
-                    raise Refused(f"TensorBoard is not installed: {installing('train')}") from None
+                    raise Refused("TensorBoard is not installed: pip install tensorboard") from None
                 # points of an interrupted run after this step are not shown
                 writer = SummaryWriter(str(folder / checkpoints.CURVES), purge_step=start + 1)
         except Refused:
@@ -224,7 +243,7 @@ def train(
             origin |= {"data": images.name, "images": len(images), "backbone": str(backbone[0])}
         bar = None if silent or tqdm is None else tqdm(total=last, initial=start, desc=name, unit="step", disable=None)
         saved = epoch_begun = time.monotonic()
-        epoch_from = start
+        epoch_from, told = start, False
         try:
             for now in range(start, end + 1):
                 if now > start:  # the first turn only looks at where the run stands
@@ -262,24 +281,36 @@ def train(
                         state.require_finite(folder)
                         seconds = max(time.monotonic() - epoch_begun, 1e-9)
                         row |= {"lr": rate, "loss": losses.cpu().double().mean().item()}
+                        row |= {} if floor is None else {"least": floor}
                         row["images_per_second"] = round((now - epoch_from) * settings.batch / seconds, 1)
                     probe = epoch in probes
-                    if first and evaluated is not None and (probe or (every and epoch % every == 0)):
-                        row |= report(model.encoder, *evaluated, step.pipeline, place, linear=probe, seed=settings.seed)
+                    if probe or (every and epoch % every == 0):
+                        row |= collapse.measure(step, settings)  # in all processes, which share BatchNorm's batch
+                        if epoch:
+                            row["collapsed"] = collapse.collapse(row, state.rows[0] if every else {}, **sort)
+                        if first and evaluated is not None:
+                            row |= report(
+                                model.encoder, *evaluated, step.pipeline, place, linear=probe, seed=settings.seed
+                            )
                     state.seconds = earlier + time.monotonic() - begun
                     state.rows.append(row | {"seconds": round(state.seconds, 3)})
                     if first:
-                        log = csv.DictWriter(text := io.StringIO(), COLUMNS, extrasaction="ignore", lineterminator="\n")
+                        names = (*COLUMNS, *checkpoints.WATCHED, "collapsed")
+                        log = csv.DictWriter(text := io.StringIO(), names, extrasaction="ignore", lineterminator="\n")
                         log.writeheader()
                         log.writerows(state.rows)  # anew: a resumed run begins again with those of its checkpoint
                         write_text(folder / checkpoints.LOG, text.getvalue())
                         if writer is not None:
                             for column in row.keys() - {"epoch", "step"}:
-                                if row[column] is not None:
+                                if isinstance(row[column], float):
                                     writer.add_scalar(column, row[column], now)
                         left = settings.epochs - epoch
                         minutes = f"  ({left} to go, {left * state.seconds / max(epoch, 1) / 60:.0f} min)"
                         gone = not (silent or _say(f"{name}: {line(row)}{minutes * (epoch > 0 and left > 0)}"))
+                        earlier_said = [bool(old["collapsed"]) for old in state.rows[:-1] if "collapsed" in old]
+                        if row.get("collapsed") and not told and (left == 0 or earlier_said[-1:] == [True]):
+                            told = True  # twice in a row, or at the end
+                            (warnings.warn if quiet else _say)(f"{name}: {row['collapsed']}")
                         if on_epoch is not None:
                             with put_back(model):
                                 on_epoch(dict(state.rows[-1]))
@@ -332,14 +363,46 @@ def line(row: Row) -> str:
 
     >>> line({"epoch": 3, "loss": 4.5123, "knn": 0.381, "linear": None, "images_per_second": 1204.0})
     'epoch 3  loss 4.5123  k-NN 38.10 %  1,204 images/s'
+    >>> line({"loss": -3.9966, "least": -4.0, "embedding_cosine": 0.9985, "embedding_rank": 1.29})
+    'loss -3.9966 (least -4.0000)  embeddings: cosine 0.999, rank 1.3'
     """
     forms = {
-        "epoch": "epoch {}",
-        "loss": "loss {:.4f}",
-        "knn": "k-NN {:.2%}",
-        "linear": "linear {:.2%}",
-        "rank": "rank {:.1f}",
-        "images_per_second": "{:,.0f} images/s",
+        "epoch": "epoch {epoch}",
+        "loss": "loss {loss:.4f}" + " (least {least:.4f})" * ("least" in row),
+        "knn": "k-NN {knn:.2%}",
+        "linear": "linear {linear:.2%}",
+        "embedding_rank": "embeddings: cosine {embedding_cosine:.3f}, rank {embedding_rank:.1f}",
+        "feature_rank": "features: cosine {feature_cosine:.3f}, rank {feature_rank:.1f}",
+        "images_per_second": "{images_per_second:,.0f} images/s",
     }
-    said = (form.format(row[name]) for name, form in forms.items() if row.get(name) is not None)
+    said = (form.format(**row) for name, form in forms.items() if row.get(name) is not None)
     return "  ".join(said).replace("%", " %")
+
+
+def curves(runs: Mapping[str, list[Row]]) -> Figure:
+    """Runs' rows by name, over one another: loss, accuracy by nearest neighbours, cosines of different images, effective ranks.
+
+    Curves of embeddings are whole, those of features dashed; what the loss of a single run can't fall below is dotted.
+    """
+    panels = {
+        "loss": ("loss",),
+        "accuracy by nearest neighbours": ("knn",),
+        "mean cosine of different images": ("embedding_cosine", "feature_cosine"),
+        "effective rank": ("embedding_rank", "feature_rank"),
+    }
+    rows = [row for run in runs.values() for row in run]
+    shown = [title for title, names in panels.items() if any(row.get(names[0]) is not None for row in rows)] or ["loss"]
+    drawn = figure(figsize=(4 * len(shown), 3))
+    for axes, title in zip(drawn.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        for number, (run, of_run) in enumerate(runs.items()):
+            for name, style in zip(panels[title], (".-", ".--")):
+                there = [row for row in of_run if row.get(name) is not None]
+                label = run or (f"{name.partition('_')[0]}s" if len(panels[title]) > 1 else None)
+                shade = {"color": f"C{number}", "label": label if style == ".-" or not run else None}
+                axes.plot([row["epoch"] for row in there], [row[name] for row in there], style, **shade)
+        if title == "loss" and len(runs) == 1 and (floors := {row["least"] for row in rows if "least" in row}):
+            axes.axhline(max(floors), color="grey", ls=":", label="least")
+        axes.set(xlabel="epoch", ylabel=title)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(fontsize="small")
+    return drawn

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from sslbook.images.datasets import load_dataset, subset
@@ -25,6 +26,7 @@ from sslbook.training.evaluate import embed
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.pretrain import METHODS, load_run, pretrain
 from sslbook.training.run import checkpoints
+from sslbook.training.run.compare import main as runs_command
 from sslbook.training.run.settings import REPLACED, Settings, stored_settings
 from sslbook.training.run.trainer import train
 
@@ -80,7 +82,7 @@ def test_every_method_trains_the_module_that_is_given() -> None:
         assert run.backbone is backbone
         assert not backbone.training
         assert not torch.equal(weights(backbone), before), method
-        assert [row["epoch"] for row in run.rows] == [1, 2]
+        assert [row["epoch"] for row in run.rows] == [0, 1, 2]
         assert embed(run.backbone, load_dataset("digits", "test").take(slice(9)), run.pipeline).shape == (9, 8)
 
 
@@ -137,7 +139,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(
     assert [path.stem for path in written] == ["step-000000004"]
     resumed = pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
     assert torch.equal(weights(whole.backbone), weights(resumed.backbone))
-    assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
+    assert [row.get("loss") for row in resumed.rows] == [row.get("loss") for row in whole.rows]
 
 
 def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -> None:
@@ -305,10 +307,57 @@ def test_numbers_of_numpy_and_torch_are_numbers(tmp_path: Path) -> None:
 def test_what_is_changed_or_does_nothing_is_told() -> None:
     for options, sentence in (
         ({"batch": 1000}, "batch=1000 is cut to the 256 images that there are"),
-        ({"evaluate": 1}, "measure nothing without val"),
+        ({"probes": (1,)}, "probes measure nothing without val"),
     ):
         with pytest.warns(UserWarning, match=sentence):
             pretrain(DIGITS, small, **{**SMALL, "epochs": 1, **options})
+
+
+def test_a_folder_of_pictures_is_cut_and_kept_apart_from_the_run(tmp_path: Path) -> None:
+    for number in range(8):
+        Image.effect_noise((12 + number, 10), 60).save(tmp_path / f"{number}.png")
+    items = [Image.open(path) for path in sorted(tmp_path.glob("*.png"))]
+    for images in (str(tmp_path), items, [np.array(item) for item in items]):
+        with pytest.raises(ValueError, match="size=32 cuts each to 32 by 32"):
+            pretrain(images, small, **SMALL)
+        assert pretrain(images, small, size=8, **{**SMALL, "epochs": 1, "batch": 4}).rows
+    with pytest.warns(UserWarning, match="puts the run's files among the pictures"):
+        pretrain(tmp_path, small, size=8, folder=tmp_path / "run", **{**SMALL, "epochs": 1, "batch": 4})
+
+
+def test_a_run_goes_on_for_more_epochs_or_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steady = {**SMALL, "schedule": "constant", "folder": tmp_path / "steady"}
+    pretrain(DIGITS, small, **steady)
+    longer = pretrain(DIGITS, small, **{**steady, "epochs": 3})
+    whole = pretrain(DIGITS, small, **{**steady, "epochs": 3, "folder": None})
+    assert torch.equal(weights(longer.backbone), weights(whole.backbone))
+    pretrain(DIGITS, small, **SMALL, folder=tmp_path / "falling")
+    with pytest.raises(
+        ValueError, match=r"rate has fallen to 0 by epoch 2; a run with schedule='constant' .* can be trained on"
+    ):
+        pretrain(DIGITS, small, **{**SMALL, "epochs": 3}, folder=tmp_path / "falling")
+    assert runs_command([str(tmp_path)]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["run", "schedule", "epochs", "done"]
+    assert [row.split()[:4] for row in rows] == [["falling", "cosine", "2", "2"], ["steady", "constant", "3", "3"]]
+    assert runs_command([str(tmp_path), "--plot", str(tmp_path / "both.png")]) == 0
+    assert (tmp_path / "both.png").stat().st_size > 1000
+    with pytest.raises(SystemExit, match="2"):
+        runs_command([str(tmp_path / "none")])
+
+
+def test_a_run_without_a_checkpoint_says_that_it_begins_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def die(row: dict) -> None:
+        raise Killed
+
+    given = {**SMALL, "quiet": False, "folder": tmp_path}
+    with pytest.raises(Killed):
+        pretrain(DIGITS, small, **given, on_epoch=die)
+    capsys.readouterr()
+    pretrain(DIGITS, small, **given)
+    assert "simclr: beginning again: " in capsys.readouterr().err
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
@@ -344,7 +393,7 @@ def test_a_run_of_ones_own_is_watched_and_shows_itself() -> None:
     assert [row["epoch"] for row in seen] == [0, 1, 2]
     assert all(0 <= row["knn"] <= 1 for row in run.rows)
     assert repr(run).startswith("Pretrained(Sequential, 2 epochs, loss ")
-    assert len(run.plot().axes) == 2
+    assert len(run.plot().axes) == 4
     some = replace(asked, labels=asked.labels.where(torch.arange(64) > 1, -1))
     with pytest.warns(UserWarning, match="2 of the 64 images of val have no class, and are left out"):
         pretrain(DATA, small(), **SMALL, val=some)

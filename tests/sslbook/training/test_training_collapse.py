@@ -1,0 +1,275 @@
+"""A run says whether it works: six ways to collapse are told, six healthy runs that look odd are not, labels or none."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import sslbook
+from sslbook.images.datasets import Dataset, load_dataset, subset
+from sslbook.losses import batch
+from sslbook.networks.siamese import Networks, Outputs
+from sslbook.training import collapse
+from sslbook.training.augment import Pipeline
+from sslbook.training.objectives import least, objective
+from sslbook.training.pretrain import pretrain
+
+DIGITS, TEST = subset(load_dataset("digits", "train"), 512), subset(load_dataset("digits", "test"), 128)
+VIEWS = Pipeline(8, scale=(0.5, 1.0), flip=0.0, jitter=(0.4, 0.4, 0.0, 0.0), grey=0.0)
+BARE = Networks(projector_norm=None, predictor_norm=None)
+
+
+def net(inputs: int = 64) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
+
+
+class Shifted(nn.Module):
+    """Features of which nearly all is common to all images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 50
+
+
+def alignment(z: Tensor) -> Tensor:
+    return -F.cosine_similarity(z[:, 0], z[:, 1]).mean()
+
+
+def distances_alone(z: Tensor) -> Tensor:
+    return (z[:, 0] - z[:, 1]).square().sum(-1).mean()
+
+
+def two_classes(images: Dataset, count: int | None = None) -> Dataset:
+    return images.take((images.labels < 2).nonzero()[:count, 0])
+
+
+COLLAPSES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "SimSiam without stop-gradient": ("simsiam", {"stop_gradient": False}, "mean cosine"),
+    "SimSiam without BatchNorm in its heads": ("simsiam", {"networks": BARE}, "mean cosine"),
+    "neither predictor nor negatives": (alignment, {"networks": BARE}, "mean cosine"),
+    "VICReg without its variance": ("vicreg", {"variance": 0.0}, "variance of the embeddings"),
+    "VICReg without its covariance": ("vicreg", {"covariance": 0.0, "epochs": 30}, "dimensional collapse"),
+    "dead units": ("simclr", {"lr": 1e9, "schedule": "constant"}, "the same"),
+}
+HEALTHY: dict[str, tuple[Any, dict[str, Any]]] = {
+    "features with a large common part": ("simclr", {"backbone": Shifted}),
+    "two outputs": ("simclr", {"networks": Networks(projector_out=2)}),
+    "forty images of two classes": ("byol", {"images": two_classes(DIGITS, 40), "val": two_classes(TEST)}),
+    "classes, which leave one direction": (
+        "supervised_contrastive",
+        {"images": two_classes(load_dataset("digits", "train")), "val": two_classes(TEST), "epochs": 30},
+    ),
+    "Barlow Twins with a thousand outputs": ("barlow_twins", {"networks": Networks(projector_out=1024), "epochs": 6}),
+    "hardly begun": ("byol", {"epochs": 2, "lr": 1e-4}),
+}
+
+
+def told(method: Any, with_labels: bool, **options: Any) -> tuple[str, list[str], Any]:
+    """What the run says at its end, what it warned of on its way, and the run."""
+    images, val = options.pop("images", DIGITS), options.pop("val", TEST)
+    if not with_labels and method != "supervised_contrastive":
+        images, val = images.pixels, None
+    given = {"backbone": net, "epochs": 12, "batch": 64, "lr": 2e-3, "pipeline": VIEWS, **options}
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        run = pretrain(images, method=method, val=val, evaluate=1, device="cpu", quiet=True, **given)
+    return run.collapsed, [str(one.message) for one in heard if "collapse" in str(one.message)], run
+
+
+@pytest.mark.parametrize("with_labels", [False, True])
+@pytest.mark.parametrize("name", COLLAPSES)
+def test_a_collapse_is_told_once(name: str, with_labels: bool) -> None:
+    method, options, words = COLLAPSES[name]
+    last, heard, run = told(method, with_labels, **options)
+    assert words in last, (name, run.rows[0], run.rows[-1])
+    assert len(heard) == 1
+    assert "Has it collapsed?" in heard[0]
+    assert "collapsed" in repr(run)
+
+
+@pytest.mark.parametrize("with_labels", [False, True])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_that_looks_odd_is_left_alone(name: str, with_labels: bool) -> None:
+    method, options = HEALTHY[name]
+    last, heard, run = told(method, with_labels, **options)
+    assert (last, heard) == ("", []), (name, run.rows[0], run.rows[-1])
+    odd = {
+        "features with a large": run.rows[-1]["feature_cosine"] > 0.98,
+        "classes": run.rows[-1]["embedding_rank"] < 1.8,
+    }
+    assert all(looks for words, looks in odd.items() if name.startswith(words))
+
+
+def test_a_large_common_part_of_the_embeddings_is_no_collapse() -> None:
+    """VICReg doesn't see their mean, and BYOL's cosines may leave views of one image nearer than those of two."""
+    start = {"embedding_cosine": 0.35, "view_cosine": 0.48, "variance": 14.0, "embedding_rank": 30.0}
+    start |= {"feature_cosine": 0.8, "feature_rank": 18.0}
+    shifted = {**start, "embedding_cosine": 0.998, "view_cosine": 0.9995}  # a quarter of the distance of two images
+    assert collapse.collapse(shifted, start) == ""
+    assert "mean cosine" in collapse.collapse({**shifted, "view_cosine": 0.9982}, start)
+    assert (
+        collapse.collapse(
+            {**shifted, "view_cosine": 0.9982}, {**start, "embedding_cosine": 0.998, "view_cosine": 0.9982}
+        )
+        == ""
+    )
+    assert "dimensional" in collapse.collapse({**start, "feature_rank": 1.2}, start)
+    assert collapse.collapse({**start, "feature_rank": 1.2}, start, labels=True) == ""
+    assert collapse.collapse({"epoch": 1}, start) == ""
+
+
+def test_what_is_measured_is_what_a_step_sees() -> None:
+    """By hand: two views by their own draws, BatchNorm by the batch; the same twice, and in any order of the global generators."""
+    run = pretrain(DIGITS.pixels[:64], net, epochs=1, batch=64, lr=1e-9, pipeline=VIEWS, device="cpu", quiet=True)
+    backbone, projector = run.backbone.train(), run.projector.train()
+    with torch.no_grad():
+        first, second = (backbone(sslbook.random_view(DIGITS.pixels[:64], VIEWS, step=0, view=view)) for view in (8, 9))
+        z, other = projector(first), projector(second)
+    wanted = {"embedding_rank": sslbook.effective_rank(z), "embedding_cosine": sslbook.mean_cosine(z)}
+    wanted |= {"feature_rank": sslbook.effective_rank(first), "feature_cosine": sslbook.mean_cosine(first)}
+    wanted |= {"view_cosine": F.cosine_similarity(z, other).mean(), "variance": z.var(0, correction=0).sum()}
+    assert {name: run.rows[0][name] for name in wanted} == pytest.approx(
+        {n: float(v) for n, v in wanted.items()}, rel=1e-4
+    )
+
+
+def test_a_run_that_is_looked_at_ends_with_the_same_weights() -> None:
+    def with_dropout() -> nn.Module:
+        return nn.Sequential(*net(), nn.Dropout(0.5))
+
+    ends = []
+    for often in (1, 0):
+        torch.manual_seed(often)
+        run = pretrain(DIGITS.pixels, with_dropout, epochs=3, batch=64, device="cpu", quiet=True, evaluate=often)
+        ends.append(run.backbone.state_dict())
+    assert all(torch.equal(part, ends[1][name]) for name, part in ends[0].items())
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
+def test_no_embeddings_are_below_the_least_loss(temperature: float) -> None:
+    """The simplex attains it; descent from anywhere, also in few dimensions, comes near and stays above."""
+    for count, dimensions in ((5, 4), (5, 12), (9, 3)):
+        bound = least("info_nce", count, temperature=temperature)
+        z = torch.randn(
+            count, dimensions, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        ).requires_grad_()
+        optimizer = torch.optim.LBFGS([z], max_iter=400, line_search_fn="strong_wolfe")
+
+        def loss(z: Tensor = z) -> Tensor:
+            return batch.info_nce(torch.stack([z, z], dim=1), temperature=temperature)
+
+        def closure(z: Tensor = z, loss: Callable[[], Tensor] = loss) -> Tensor:
+            z.grad = None
+            (value := loss()).backward()
+            return value
+
+        optimizer.step(closure)
+        assert loss().item() > bound - 1e-9
+        assert dimensions < count - 1 or loss().item() == pytest.approx(bound, abs=1e-5)
+    assert objective("byol")(Outputs(*[torch.eye(3)] * 6)).item() == least("byol", 3) == -4
+    assert least("exact", 8) is None
+
+
+def test_the_mean_cosine_is_that_of_all_pairs() -> None:
+    z = torch.randn(2, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cosines = F.cosine_similarity(z[:, :, None], z[:, None], dim=-1)
+    wanted = (cosines.sum((1, 2)) - 7) / 42
+    torch.testing.assert_close(sslbook.mean_cosine(z), wanted)
+    assert float(sslbook.mean_cosine(torch.ones(4, 3) * 1e30)) == pytest.approx(1)
+    assert math.isclose(float(sslbook.mean_cosine(torch.eye(3) - 1 / 3)), -0.5)
+
+
+def test_curves_and_the_log_have_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = pretrain(
+        DIGITS.pixels, net, "simsiam", networks=BARE, epochs=4, batch=64, evaluate=1, device="cpu", folder=tmp_path
+    )
+    said = capsys.readouterr().err
+    assert "(least -4.0000)  embeddings: cosine 0." in said
+    assert said.count("Has it collapsed?") == 1
+    assert [axes.get_ylabel() for axes in run.plot().axes] == [
+        "loss",
+        "mean cosine of different images",
+        "effective rank",
+    ]
+    head = (tmp_path / "log.csv").read_text().splitlines()[0].split(",")
+    assert {"least", "embedding_rank", "feature_cosine", "collapsed"} <= {*head}
+    assert sslbook.load_run(tmp_path, net).collapsed == run.collapsed != ""
+
+
+def same_crop(batch: Tensor, generator: torch.Generator) -> Tensor:
+    """A view of a caller's own: a window for all, and noise."""
+    shift = int(torch.randint(0, 3, (), generator=generator))
+    moved = batch.roll((shift, shift), (2, 3))
+    return moved + 0.1 * torch.randn(batch.shape, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "options", [{"views": same_crop}, {"method": partial(batch.barlow_twins, weight=0.01)}, {"optimizer": "adamw"}]
+)
+def test_what_is_the_callers_own_resumes_exactly(
+    options: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"epochs": 3, "batch": 64, "device": "cpu", "quiet": True, **options}
+    whole = pretrain(DIGITS, net, **given)
+    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1.0)
+
+    def die(row: dict) -> None:
+        if row["epoch"] == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        pretrain(DIGITS, net, **given, folder=tmp_path, on_epoch=die)
+    assert (tmp_path / "step-000000008.pt").exists()
+    torch.manual_seed(7)
+    resumed = pretrain(DIGITS, net, **given, folder=tmp_path)
+    assert all(
+        torch.equal(part, resumed.backbone.state_dict()[name]) for name, part in whole.backbone.state_dict().items()
+    )
+    assert [row.get("loss") for row in resumed.rows] == [row.get("loss") for row in whole.rows]
+    with pytest.raises(ValueError, match="holds another run"):  # a folder knows functions by their names
+        pretrain(
+            DIGITS,
+            net,
+            **{**given, **({"lr": 0.1} if "optimizer" in options else {next(iter(options)): alignment_or(options)})},
+            folder=tmp_path,
+        )
+
+
+def alignment_or(options: dict) -> Callable:
+    return alignment if "method" in options else lambda batch, generator: batch + 0.0
+
+
+def test_an_own_loss_is_the_librarys_by_another_way() -> None:
+    given = {"epochs": 2, "batch": 64, "device": "cpu", "quiet": True}
+    ours = pretrain(DIGITS, net, "info_nce", temperature=0.2, **given)
+    theirs = pretrain(DIGITS, net, partial(batch.info_nce, temperature=0.2), **given)
+    assert [row["loss"] for row in theirs.rows[1:]] == pytest.approx([row["loss"] for row in ours.rows[1:]], rel=1e-4)
+
+
+def test_what_cannot_be_ones_own_is_refused(tmp_path: Path) -> None:
+    by_hand = "examples/simclr_and_byol_by_hand.py"
+    for options, sentence in (
+        ({"pipeline": lambda x: x}, rf"views=function\(batch, generator\).*{by_hand}"),
+        ({"optimizer": torch.optim.AdamW}, rf"optimizer must be a name.*{by_hand}"),
+        (
+            {"views": lambda batch, generator: batch[..., :4]},
+            r"views must make of two pictures floating \(2, 1, 8, 8\)",
+        ),
+        ({"method": lambda z: z.sum(-1)}, rf"method must give one number.*{by_hand}"),
+        ({"method": alignment, "temperature": 0.2}, "temperature is no setting of a loss of your own"),
+        ({"views": same_crop, "capture": "graph"}, "capture must be none or compile on cpu"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            pretrain(DIGITS, net, **{"epochs": 1, "device": "cpu", "quiet": True, **options})
