@@ -1,8 +1,8 @@
-"""Figures of the chapter: responses over time, the exchanged square, the energy over the angle of the weights."""
+"""Figures of the chapter: the ring, responses over time, the exchanged square, the energy over the angle of the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,25 @@ def responses(ax: Axes, paths: Tensor, hues: Mapping[str, str]) -> None:
         color = hues[names[0]] if len(names) == 1 else PALETTE["ink"]
         place = (len(paths) - 1, min(group[-1][0], 3.9))
         ax.annotate(", ".join(names), place, (0, 6), textcoords="offset points", ha="right", color=color)
+
+
+def pixels(ax: Axes, count: int, lit: Sequence[int], name: str) -> None:
+    """A ring of pixels, of which some are ``lit``, and the neuron's window on pixels 0 and 1, at the top; clockwise."""
+    turn = np.pi / 2 + np.pi / count * (1 - 2 * np.arange(count))
+    x, y = np.cos(turn), np.sin(turn)
+    ax.plot(x[:2], y[:2], color=PALETTE["blue"], alpha=0.3, linewidth=30, solid_capstyle="round")
+    for k in range(count):
+        ax.plot(
+            x[k],
+            y[k],
+            "o",
+            markersize=15,
+            color=PALETTE["ink"],
+            markerfacecolor=PALETTE["ink"] if k in lit else "white",
+        )
+    ax.annotate(name, (0, 0), ha="center", va="center")
+    ax.set(xlim=(-2.2, 2.2), ylim=(-1.3, 1.4), aspect="equal")
+    ax.axis("off")
 
 
 def exchanged(ax: Axes, points: Tensor, means: Tensor, weight: Tensor | None) -> None:
