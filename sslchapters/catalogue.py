@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 RECORDERS: dict[str, str] = {
     name: f"sslchapters.{module}"
     for module, names in {
-        "audit.byol": "byol-average byol-average-cifar10 byol-batchless byol-cifar10 byol-digits byol-halves"
-        " byol-long-table3 byol-long-table4 byol-resets",
+        "audit.byol": "byol-average byol-average-cifar10 byol-batchless byol-cifar10 byol-digits"
+        " byol-long-table4 byol-resets",
         "covariance.runs": "covariance-cifar10 covariance-runs",
         "emergence.runs": "emergence-two-layer",
         "growth.records": "growth-dose growth-zero",

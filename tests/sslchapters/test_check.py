@@ -173,7 +173,7 @@ def test_a_strict_notebook_ends_in_an_error_where_a_number_is_beyond_what_it_is_
         (
             {"In": ["", "scale = 1\nown = 2", "# Parameters\nown = 3\nscal = 1\n"]},
             "quick",
-            "parameter must be one of scale, own, got 'scal'; did you mean 'scale'?",
+            "parameter must be one of scale, own, got 'scal'; did you mean scale?",
         ),
     ],
 )
