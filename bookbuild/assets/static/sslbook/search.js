@@ -55,7 +55,7 @@
         chapter: words(section.chapter).map(stem),
         boxes: words(section.boxes).map(stem),
         weight: APPENDICES.test(section.page) ? APPENDIX : /\/questions$/.test(section.page) ? ANSWER
-          : /^\d/.test(section.chapter) ? 1 : ASIDE,
+          : /^\d/.test(section.chapter) && !/\/(details|audit)_/.test(section.page) ? 1 : ASIDE,
       };
     });
     return { known, written, mean: length / Math.max(1, known.length) };
