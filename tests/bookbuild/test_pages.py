@@ -336,7 +336,7 @@ def test_every_button_shows_that_it_has_the_focus_and_photographs_are_true_in_th
 
     browser.open(f"{address}/chapters/training.html", theme="dark")
     found: dict[str, bool] = {}
-    for _ in range(40):
+    for _ in range(90):  # the sidebar comes first, a stop a page
         ActionChains(browser.driver).send_keys(Keys.TAB).perform()
         tag, name, outlined = browser.js(OUTLINED)
         if tag == "BUTTON":
