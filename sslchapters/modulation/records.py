@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from sslchapters.modulation.instances import ACTIVATIONS
 from sslchapters.modulation.runs import TableCell, TokenRun, scores, train_course, world_of
-from sslchapters.records import Record
+from sslchapters.records import Record, recorded
 from sslchapters.tables import batchnorm_modes, printed
 
 BETAS, PATTERNS, _ = printed("C-Tab1").axes.values()
@@ -100,6 +101,26 @@ def page_values(
         "share": spectra[:, 0] / spectra.sum(1),
         "dead": (states[-1].weights <= 0).all(2).double().mean((1, 2)),
     }
+
+
+def page_networks(
+    scale: str, first: int
+) -> tuple[tuple[int, ...], dict[str, slice], dict[int, dict[str, Tensor]], dict[str, Any]]:
+    """The trained networks of the chapter and its details, recorded at ``quick`` and else trained, with seeds from ``first`` on.
+
+    The moments, in minibatches; by kind, the slice of its networks; by moment and score, a number a network; and `page_values`.
+    """
+    quick = scale == "quick"
+    moments = (0, 30, 100, 300, 600, 1000, 1500, 2000, 3000, *(() if quick else (5000,)))
+    seeds, counts = range(first, first + 12), (12, 8, 6, 6, 6)
+    found: Any = recorded("modulation-page") if quick else page_values(seeds, counts=counts, moments=moments)
+    edges = [0, *itertools.accumulate(found["counts"])]
+    group = {kind: slice(*edges[i : i + 2]) for i, kind in enumerate(KINDS)}
+    score = {
+        moment: {name: torch.as_tensor(values, dtype=torch.float64) for name, values in each.items()}
+        for moment, each in zip(moments, found["scores"], strict=True)
+    }
+    return moments, group, score, found
 
 
 def alone_values(seeds: Sequence[int], *, steps: int = 3000) -> dict[str, Any]:
