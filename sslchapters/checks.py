@@ -47,6 +47,11 @@ def rounding(terms: float, size: float = 1.0, dtype: torch.dtype = torch.float64
     return terms * size * torch.finfo(dtype).eps
 
 
+def gap(found: Tensor, wanted: Tensor) -> float:
+    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
+    return float((found - wanted).detach().norm() / wanted.detach().norm())
+
+
 def verdict(name: str, gaps: Numbers) -> float:
     """The largest of ``gaps``, or the smallest if ``name`` is that of a broken variant.
 

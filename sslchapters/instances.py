@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from sslbook.networks.small import activation, initialize, mlp
 
@@ -90,3 +91,15 @@ def random_network(seed: int, kinds: Sequence[str] = KINDS, outputs: int = 3) ->
     depth = pick(2, 3) if kind == "power" else pick(2, 5)
     widths = [pick(3, 8) for _ in range(depth)]
     return mlp((*widths, outputs), kind, seed=seed, power=pick(2, 3)), (widths[0],)
+
+
+def in_weight(net: nn.Module, layer: str) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+    """A network as a function of one layer's weight and of inputs, outputs ``(B, n_L)``, and that weight; all else is constant."""
+    key = f"{layer}.weight".lstrip(".")
+    parameters = {name: each.detach() for name, each in net.named_parameters()}
+
+    def outputs(weight: Tensor, x: Tensor) -> Tensor:
+        found: Tensor = functional_call(net, {**parameters, key: weight}, (x,))
+        return found.flatten(1)
+
+    return outputs, parameters[key].clone()

@@ -16,7 +16,7 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator,
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights
 from sslchapters import energies
-from sslchapters.checks import Comparison, Gaps, over
+from sslchapters.checks import Comparison, Gaps, gap, over
 from sslchapters.instances import instance_seeds, random_network
 
 SAMPLES = 6
@@ -57,11 +57,6 @@ def step(net: nn.Module, layer: str, views: Tensor, loss: Loss) -> Tensor:
     outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
     (gradient,) = torch.autograd.grad(loss(outputs), net.get_parameter(f"{layer}.weight"))
     return -gradient
-
-
-def gap(found: Tensor, wanted: Tensor) -> float:
-    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
-    return float((found - wanted).norm() / wanted.norm())
 
 
 @over(instances, error=gap)

@@ -29,8 +29,8 @@ from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
 from sslbook.training.augment import PIPELINES, plain, random_view
 from sslchapters import enumerated
+from sslchapters.checks import gap
 from sslchapters.instances import convnet
-from sslchapters.operators_today.checks import gap
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
 
