@@ -151,10 +151,9 @@ _OF_DISTANCES: dict[str, dict[str, Any]] = {
 }
 
 
-def of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
-    """A loss of half squared distances between the outputs as they are; negatives are all views of other images."""
-    first, second = z.unbind(-2)
-    return pairs.contrastive(first, second, loss, normalize=False, **numbers)
+def of_distances(z: Tensor, *, loss: str, normalize: bool = False, **numbers: Any) -> Tensor:
+    """A loss of half squared distances between outputs ``(N, 2, d)``; negatives are all views of other images."""
+    return pairs.contrastive(*z.unbind(-2), loss, normalize=normalize, **numbers)
 
 
 def _find_partner(z: Tensor) -> Tensor:
@@ -261,21 +260,21 @@ def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
 # G_d = z_d z_d^T of the single coordinates, (D, 2N, 2N), rows in the order of the flattened views.
 
 
-def vicreg(grams: Tensor, variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Tensor:
-    r"""`~sslbook.losses.batch.vicreg` of the coordinates' Gram matrices.
+def vicreg(grams: Tensor) -> Tensor:
+    r"""`~sslbook.losses.batch.vicreg` of the coordinates' Gram matrices, with its weights 25, 25 and 1.
 
     Its sum of squared covariances is :math:`\|H G H\|_F^2 / (N - 1)^2` less the squared variances, ``H`` the centring: beside the
     variances it sees inner products alone.
     """
     n = grams.shape[1] // 2
     apart = _trace(_block(grams, 0, 0)) + _trace(_block(grams, 1, 1)) - 2 * _trace(_block(grams, 0, 1))
-    loss: Tensor = invariance * apart.mean() / n
+    loss: Tensor = 25 * apart.mean() / n
     for view in (0, 1):
         centred = _centred(_block(grams, view, view))
         spread = _trace(centred) / (n - 1)
         between = centred.sum(0).square().sum() / (n - 1) ** 2 - spread.square().sum()
         hinge = torch.relu(1 - (spread + 1e-4).sqrt()).mean()
-        loss = loss + variance / 2 * hinge + covariance / len(grams) * between
+        loss = loss + 25 / 2 * hinge + between / len(grams)
     return loss
 
 
@@ -359,10 +358,7 @@ def cross_entropy(anchors: Tensor, keys: Tensor) -> Tensor:
 
 def _cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
     r""":math:`M = \partial \ell / \partial (A B^\top)` of :func:`cross_entropy`, ``(n, n)``: a softmax less the identity, by n."""
-    products = (anchors @ keys.T).detach().requires_grad_()
-    loss = nn.functional.cross_entropy(products, torch.arange(len(products)))
-    (slope,) = torch.autograd.grad(loss, products)
-    return slope
+    return ((anchors @ keys.T).softmax(1) - torch.eye(len(anchors), dtype=anchors.dtype)).detach() / len(anchors)
 
 
 def _network(seed: int, inputs: int = 6) -> nn.Sequential:
