@@ -4,27 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from matplotlib.axes import Axes
-from torch import Tensor
 
 from sslchapters.covariance.runs import OPERATOR, Agreement
 
 Colors = Mapping[str, str]
-
-
-def kernels(ax: Axes, mode: Tensor, label: str) -> None:
-    """A mode of a first convolution, ``(filters, 1, height, width)``, as a row of kernels; red and blue are its two signs."""
-    count, _, height, width = mode.shape
-    tile = torch.full((height, count * (width + 1) - 1), float("nan"), dtype=mode.dtype)
-    for place, kernel in enumerate(mode[:, 0]):
-        tile[:, place * (width + 1) : place * (width + 1) + width] = kernel
-    reach = float(mode.abs().max())
-    ax.imshow(tile, cmap="RdBu_r", vmin=-reach, vmax=reach)
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
-    ax.set(xticks=[], yticks=[])
-    ax.set_ylabel(label, rotation=0, ha="right", va="center")
 
 
 def cosines(ax: Axes, found: Mapping[str, float], colors: Colors) -> None:
