@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -28,39 +29,27 @@ class Residual(nn.Module):
         return out
 
 
-def convnet(
-    channels: Sequence[int],
-    size: int,
-    outputs: int,
-    *,
-    kernel: int = 3,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
-) -> nn.Sequential:
-    """Conv net on square images of ``size`` pixels: ``len(channels) - 1`` convolutions, the last of stride 2, a linear head."""
+_linear, _conv = (partial(kind, bias=False, dtype=torch.float64) for kind in (nn.Linear, nn.Conv2d))
+
+
+def convnet(channels: Sequence[int], size: int, outputs: int, *, seed: int = 0) -> nn.Sequential:
+    """Conv net on square images of ``size`` pixels: ``len(channels) - 1`` 3 x 3 convolutions, the last of stride 2, a head."""
     stages: list[nn.Module] = []
-    last = len(channels) - 2
-    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(channels)):
-        stride = 2 if i == last else 1
-        stages += [nn.Conv2d(fan_in, fan_out, kernel, stride, kernel // 2, bias=False, dtype=dtype), activation("relu")]
-        size = (size + 2 * (kernel // 2) - kernel) // stride + 1
-    stages += [nn.Flatten(), nn.Linear(channels[-1] * size * size, outputs, bias=False, dtype=dtype)]
-    net = nn.Sequential(*stages)
+    for number, (fan_in, fan_out) in enumerate(itertools.pairwise(channels), 2):
+        stride = 2 if number == len(channels) else 1
+        stages += [_conv(fan_in, fan_out, 3, stride, 1), activation("relu")]
+    last = (size - 1) // 2 + 1
+    net = nn.Sequential(*stages, nn.Flatten(), _linear(channels[-1] * last * last, outputs))
     initialize(net, seed)
     return net
 
 
 def residual_net(width: int, blocks: int, inputs: int, outputs: int, *, seed: int = 0) -> nn.Sequential:
     """Linear stem, ``blocks`` residual blocks ``u + W2 relu(W1 u)`` each followed by ReLU, linear head."""
-    stages: list[nn.Module] = [nn.Linear(inputs, width, bias=False, dtype=torch.float64), nn.ReLU()]
+    stages: list[nn.Module] = [_linear(inputs, width), nn.ReLU()]
     for _ in range(blocks):
-        branch = nn.Sequential(
-            nn.Linear(width, width, bias=False, dtype=torch.float64),
-            nn.ReLU(),
-            nn.Linear(width, width, bias=False, dtype=torch.float64),
-        )
-        stages += [Residual(branch), nn.ReLU()]
-    net = nn.Sequential(*stages, nn.Linear(width, outputs, bias=False, dtype=torch.float64))
+        stages += [Residual(nn.Sequential(_linear(width, width), nn.ReLU(), _linear(width, width))), nn.ReLU()]
+    net = nn.Sequential(*stages, _linear(width, outputs))
     initialize(net, seed)
     return net
 
