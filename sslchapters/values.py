@@ -378,9 +378,16 @@ _LITERAL = re.compile(r"(?<!`)(`{2,})(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _CODE_DIRECTIVES = ("{code", "{literalinclude", "{sourcecode", "{raw", "{math")
 
 
-def glue(notebook: Mapping[str, Any]) -> dict[str, float]:
-    """The values of an executed notebook's numbers by name."""
-    return {number.name: number.value for number in numbers(notebook)}
+def glue(notebook: Mapping[str, Any]) -> dict[str, Any]:
+    """The glued values of an executed notebook by name."""
+    values = {}
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            name = output.get("metadata", {}).get("scrapbook", {}).get("name")
+            text = output.get("data", {}).get(f"{GLUE_PREFIX}text/plain")
+            if name is not None and text is not None:
+                values[name] = literal("".join(text))
+    return values
 
 
 def literal(text: str) -> Any:

@@ -265,15 +265,6 @@ def normalized_gaps(p: Population) -> Iterator[Comparison]:
     yield "broken: transpose", dense.T @ weight, vec(one)
 
 
-def asymmetry(networks: int = 20, seed: int = 0, *, normalize: bool = True) -> float:
-    r"""Of Eq. 56's operator (or Theorem 3's): the median of :math:`\|A - A^T\| / \|A\|` (Frobenius) over random instances."""
-    found = []
-    for p in populations(networks, seed):
-        a = p.operator(normalize=normalize).dense()
-        found.append(float((a - a.T).norm() / a.norm()))
-    return float(torch.tensor(found).median())
-
-
 @over(partial(populations, views=1, strength=0.0, samples=5), error=gap)
 def weighted_gaps(p: Population) -> Iterator[Comparison]:
     r"""Theorem 4 without augmentation (V = 1, :math:`\theta = 0`): triplet and InfoNCE, one tower and both."""

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook._check import require_whole
 from sslbook.losses import pairs as losses
@@ -47,12 +46,6 @@ def cifar10_scene(samples: int, seed: int) -> Scene:
     """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views)."""
     images = enumerated.read("cifar10", "test", samples, seed, dtype=torch.float64)
     return scene(images, lambda pixels: enumerated.views(pixels, [enumerated.flips, enumerated.brightness]))
-
-
-def faded(scene: Scene, strength: float) -> Scene:
-    """The same images with weaker augmentation: views ``x + strength (x' - x)``."""
-    clean = scene.clean[:, None]
-    return replace(scene, views=clean + strength * (scene.views - clean))
 
 
 def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
@@ -231,18 +224,6 @@ def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
     op = covariance_operator(net, "1", scene.views)
     pairs = op.top_eigenpairs(k)
     return pairs.values.cpu(), pairs.vectors.T.reshape(k, *scene.clean.shape[1:]).cpu(), op.trace()
-
-
-def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[int, int]:
-    """Multiplications, as PyTorch counts them, of one application of ``op`` and of a forward and backward pass of its views."""
-    direction = torch.ones_like(op.opened.weight)
-    views = scene.views.flatten(0, 1)
-    counts = []
-    for work in (lambda: op.apply(direction), lambda: torch.autograd.grad(net(views).sum(), list(net.parameters()))):
-        with FlopCounterMode(display=False) as counter:
-            work()
-        counts.append(int(counter.get_total_flops()))
-    return counts[0], counts[1]
 
 
 def cifar10_values(seeds: tuple[int, ...]) -> dict[str, object]:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import torch
 from scipy.optimize import bisect
-from scipy.stats import binom
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -144,33 +143,3 @@ def flow(shares: Tensor, variances: Tensor, start: Tensor, times: int, step: flo
         course.append(c)
         squares = squares * (step * 4 * variances * (shares - c) / total).exp()
     return torch.stack(path), torch.stack(course)
-
-
-def zero_through(rho: Callable[[Tensor], Tensor], share: float, others: int) -> float:
-    r"""The share at which a small attribute neither grows nor shrinks, if the output's cosine is :math:`\rho` of the layer's.
-
-    The layer has ``others`` attributes that flip, of equal parts and of one share, which so is the layer's own; the loss is
-    :math:`-E \rho(\gamma_+) + E \rho(\gamma_-)`.  The number of equal signs is binomial, so that both means are exact.
-    """
-    equal = torch.arange(others + 1, dtype=torch.float64)
-    cosine = (2 * equal / others - 1).requires_grad_()
-    slope = torch.autograd.grad(rho(cosine).sum(), cosine)[0]
-
-    def means(p: float) -> tuple[Tensor, Tensor]:
-        weight = torch.tensor(binom.pmf(range(others + 1), others, p))
-        return weight @ slope, weight @ (slope * cosine.detach())
-
-    (near, pull), (_, push) = means((1 + share) / 2), means(0.5)
-    return float((pull - push) / near)
-
-
-def zero_of_gaussians(share: float, rank: int, seed: int) -> float:
-    r"""The share at which a small attribute rests under true cosines, beside ``rank`` equal Gaussian coordinates of one share.
-
-    :math:`E[\gamma_+ / |z_1|^2] \,/\, E[1 / (|z_1| |z_2|)]`: the share, if all outputs had one length and all partners one cosine.
-    """
-    noise = torch.randn(3, 40_000, rank, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    one, two = (share**0.5 * noise[0] + (1 - share) ** 0.5 * noise[view] for view in (1, 2))
-    first, second = one.norm(dim=1), two.norm(dim=1)
-    products = (one * two).sum(1) / (first * second)
-    return float((products * (first**-2 + second**-2)).mean() / (2 / (first * second)).mean())

@@ -244,15 +244,6 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     }
 
 
-def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
-    r"""By how much turning all outputs changes a loss, relative to the loss: :math:`|L(ZQ) - L(Z)| / |L(Z)|`."""
-    draw = torch.Generator().manual_seed(seed)
-    size = outputs.shape[-1]
-    q = torch.linalg.qr(torch.randn(size, size, generator=draw, dtype=outputs.dtype))[0]
-    value = loss(outputs)
-    return float((loss(outputs @ q) - value).abs() / value.abs())
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses that look at each coordinate of the outputs by itself: one table of weights for each
 #

@@ -82,14 +82,6 @@ def steps_of(net: nn.Module, layer: str, views: Tensor, tau: float) -> dict[str,
     }
 
 
-def pair_shares(matrix: Tensor) -> Sequence[float]:
-    r"""Over how many views an anchor's push is spread: :math:`e^{\text{entropy}}` of a row's negative entries, a row each."""
-    push = (-matrix).clamp_min(0) * ~torch.eye(len(matrix), dtype=torch.bool, device=matrix.device)
-    share = push / push.sum(1, keepdim=True)
-    found: list[float] = torch.special.entr(share).sum(1).exp().tolist()
-    return found
-
-
 def cosine(a: Tensor, b: Tensor) -> float:
     """Of two weights, or steps, of one shape."""
     return float((a * b).sum() / (a.norm() * b.norm()))
