@@ -33,42 +33,29 @@ from sslchapters.instances import Residual, in_weight, instance_seeds, random_ne
 # Definition 2 of [tian2020] calls such a layer *reversible*.
 
 
-def gates(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor] | None:
-    r"""Diagonals of :math:`G` and :math:`QG` for an element-wise activation at ``u``; ``None`` for other modules.
-
-    ReLU and leaky ReLU have :math:`Q = I`; the monomial :math:`u^p` has :math:`G = \mathrm{diag}(u^{p-1})`, :math:`Q = pI`.
-    """
-    if isinstance(module, nn.ReLU):
-        gate = (u > 0).to(u.dtype)
-        return gate, gate
-    if isinstance(module, nn.LeakyReLU):
-        gate = torch.where(u > 0, torch.ones_like(u), torch.full_like(u, module.negative_slope))
-        return gate, gate
-    if isinstance(module, Power):
-        gate = u ** (module.p - 1)
-        return gate, module.p * gate
-    return None
-
-
 def stage_matrices(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor]:
     r"""Per-sample matrices :math:`(G, QG)` of one module at its input ``u`` of shape ``(B, ...)``.
 
-    Shapes ``(B, out, in)`` on flattened features.  Sequential modules multiply, residual blocks add, activations are
-    diagonal, everything else must be a linear map without bias and is read off from its action on a basis.
+    Shapes ``(B, out, in)`` on flattened features.  Sequential modules multiply, residual blocks add, element-wise activations are
+    diagonal: ReLU and leaky ReLU have :math:`Q = I`, the monomial :math:`u^p` has :math:`G = \mathrm{diag}(u^{p-1})`,
+    :math:`Q = pI`.  Everything else must be a linear map without bias and is read off from its action on a basis.
     """
-    batch = u.shape[0]
-    pair = gates(module, u)
-    if pair is not None:
-        return torch.diag_embed(pair[0].reshape(batch, -1)), torch.diag_embed(pair[1].reshape(batch, -1))
     if isinstance(module, nn.Sequential):
         return _product(list(module), u)
     if isinstance(module, Residual):
         skip, branch = stage_matrices(module.skip, u), stage_matrices(module.branch, u)
         return skip[0] + branch[0], skip[1] + branch[1]
+    if isinstance(module, Power):
+        gate = torch.diag_embed(u.flatten(1) ** (module.p - 1))
+        return gate, module.p * gate
+    if isinstance(module, (nn.ReLU, nn.LeakyReLU)):
+        closed = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
+        gate = torch.diag_embed(torch.where(u.flatten(1) > 0, 1.0, closed).to(u.dtype))
+        return gate, gate
     size = u[0].numel()
     basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *u.shape[1:])
     matrix = module(basis).reshape(size, -1).T
-    return matrix.expand(batch, -1, -1), matrix.expand(batch, -1, -1)
+    return matrix.expand(len(u), -1, -1), matrix.expand(len(u), -1, -1)
 
 
 def _product(stages: Sequence[nn.Module], u: Tensor) -> tuple[Tensor, Tensor]:
