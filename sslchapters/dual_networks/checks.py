@@ -50,7 +50,7 @@ def stage_matrices(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor]:
         return gate, module.p * gate
     if isinstance(module, (nn.ReLU, nn.LeakyReLU)):
         closed = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
-        gate = torch.diag_embed(torch.where(u.flatten(1) > 0, 1.0, closed).to(u.dtype))
+        gate = torch.diag_embed(torch.where(u > 0, torch.ones_like(u), torch.full_like(u, closed)).flatten(1))
         return gate, gate
     size = u[0].numel()
     basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *u.shape[1:])
