@@ -29,7 +29,8 @@ class Residual(nn.Module):
         return out
 
 
-_linear, _conv = (partial(kind, bias=False, dtype=torch.float64) for kind in (nn.Linear, nn.Conv2d))
+_linear = partial(nn.Linear, bias=False, dtype=torch.float64)
+_conv = partial(nn.Conv2d, bias=False, dtype=torch.float64)
 
 
 def convnet(channels: Sequence[int], size: int, outputs: int, *, seed: int = 0) -> nn.Sequential:

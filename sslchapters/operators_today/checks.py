@@ -153,7 +153,8 @@ _OF_DISTANCES: dict[str, dict[str, Any]] = {
 
 def of_distances(z: Tensor, *, loss: str, normalize: bool = False, **numbers: Any) -> Tensor:
     """A loss of half squared distances between outputs ``(N, 2, d)``; negatives are all views of other images."""
-    return pairs.contrastive(*z.unbind(-2), loss, normalize=normalize, **numbers)
+    first, second = z.unbind(-2)
+    return pairs.contrastive(first, second, loss, normalize=normalize, **numbers)
 
 
 def _find_partner(z: Tensor) -> Tensor:
