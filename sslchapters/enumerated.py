@@ -13,7 +13,7 @@ the folder that the environment variable ``SSLBOOK_DATA`` names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -73,30 +73,6 @@ def readable(name: str) -> bool:
     folder = os.environ.get("SSLBOOK_DATA", "")
     files = datasets.MD5[name] if name != "digits" else ()
     return not files or (folder != "" and all((user_path(folder) / file).is_file() for file in files))
-
-
-def flips(images: Tensor) -> Tensor:
-    """The image and its mirror image (left-right): ``(N, C, H, W) -> (N, 2, C, H, W)``."""
-    return torch.stack([images, images.flip(-1)], dim=1)
-
-
-def brightness(images: Tensor) -> Tensor:
-    """The image as it is, and at 0.8 and 1.2 of its levels, clamped to [0, 1]: ``(N, C, H, W) -> (N, 3, C, H, W)``."""
-    factors = torch.tensor((1.0, 0.8, 1.2), dtype=images.dtype, device=images.device)
-    return (images[:, None] * factors.view(1, -1, 1, 1, 1)).clamp(0, 1)
-
-
-def views(images: Tensor, augmentations: Sequence[Augmentation]) -> Tensor:
-    """Every combination of the given augmentations, applied from left to right.
-
-    The number of views is the product of theirs, with the last one varying fastest:
-    ``views(x, [shifts, flips])`` holds 9 x 2 views.
-    """
-    combined = images[:, None]
-    for augment in augmentations:
-        finer = augment(combined.flatten(0, 1))
-        combined = finer.reshape(len(images), -1, *finer.shape[2:])
-    return combined
 
 
 @dataclass(frozen=True)

@@ -122,16 +122,9 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
         content = data_files.read_finite(path)
         origin = content["provenance"]
         seeds = tuple(require_whole("a seed", seed) for seed in origin["seeds"])
-        return Record(name, _named(content["values"]), Provenance(**origin | {"seeds": seeds}))
+        return Record(name, {**content["values"]}, Provenance(**origin | {"seeds": seeds}))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
-
-
-def _named(values: Any) -> dict[str, Any]:
-    """The values, if they have names; raises ValueError for anything else that JSON can hold."""
-    if not isinstance(values, dict):
-        raise ValueError(f"values must be named, got {reprlib.repr(values)}")
-    return values
 
 
 def parts_folder() -> Path:
@@ -151,8 +144,8 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     if not path.is_file():
         write_text(path, json.dumps(plain(make()), allow_nan=False) + "\n")
     try:
-        return _named(data_files.read_finite(path))
-    except ValueError as error:
+        return {**data_files.read_finite(path)}
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: not a part of a record ({error}); remove it, and it is made again") from None
 
 

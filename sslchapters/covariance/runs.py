@@ -45,7 +45,11 @@ def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: Dev
 def cifar10_scene(samples: int, seed: int) -> Scene:
     """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views)."""
     images = enumerated.read("cifar10", "test", samples, seed, dtype=torch.float64)
-    return scene(images, lambda pixels: enumerated.views(pixels, [enumerated.flips, enumerated.brightness]))
+
+    def views(pixels: Tensor) -> Tensor:
+        return torch.stack([(x * level).clamp(0, 1) for x in (pixels, pixels.flip(-1)) for level in (1.0, 0.8, 1.2)], 1)
+
+    return scene(images, views)
 
 
 def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
@@ -107,9 +111,8 @@ class Agreement:
 
 def simclr_agreement(
     op: CovarianceOperator,
-    predicted: Mapping[str, Tensor] | None = None,
+    predicted: Mapping[str, Tensor],
     *,
-    size: int = 64,
     batches: tuple[int, ...] = (1, 4, 16, 64),
     loss: str = "simple",
     tau: float = 0.5,
@@ -118,13 +121,12 @@ def simclr_agreement(
 ) -> Agreement:
     r"""Compare predicted steps with minus the mean gradient of ``m`` SimCLR batches (both towers), for each ``m`` of ``batches``.
 
-    predicted: by name, as :func:`theories` has them; ``2 OP vec(W)`` alone if not given.  One batch is noisy; what remains when
-    many are averaged is the expected step, which is what the theorems are about.
+    predicted: by name, as :func:`theories` has them.  A batch has 64 images.  One is noisy; what remains when many are averaged is
+    the expected step, which is what the theorems are about.
     """
-    predicted = predicted or {OPERATOR: 2 * op.update()}
     fewest = math.gcd(*batches)  # finer means than these are not asked for
     drawn = [
-        -simclr_gradients(op, size, loss=loss, tau=tau, replicates=max(batches), seed=seed + r, together=fewest)
+        -simclr_gradients(op, 64, loss=loss, tau=tau, replicates=max(batches), seed=seed + r, together=fewest)
         for r in range(replicates)
     ]
     steps = torch.stack(drawn).flatten(2)
@@ -171,10 +173,8 @@ def simclr_gradients(
     y = op.opened.output.detach()
     first, second = (index.to(y.device) for index in batches_of(op.population, size, replicates, seed))
     pair = [y[index].requires_grad_(True) for index in (first, second)]
-    if loss == "info_nce":
-        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=True, temperature=tau)
-    else:
-        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=False)
+    options = {"normalize": True, "temperature": tau} if loss == "info_nce" else {"normalize": False}
+    value = losses.contrastive(pair[0], pair[1], loss=loss, **options)
     pulls = torch.autograd.grad(value.sum(), pair)
     cotangent = torch.zeros(replicates // together * n * v, y.shape[1], dtype=y.dtype, device=y.device)
     row = n * v * (torch.arange(replicates, device=y.device)[:, None] // together)
