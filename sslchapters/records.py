@@ -15,6 +15,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Provenance:
 
     def differences(self) -> list[str]:
         """Return a sentence for each version that differs on this machine, and one if the code was changed after the record."""
-        here = _versions()
+        here = versions()
         found = [
             f"{name} was {was}, and is {here[name]}"
             for name, was in self.versions.items()
@@ -170,7 +171,7 @@ def save_record(
         raise ValueError("seeds: got none; a record says which seeds its numbers come from")
     provenance = Provenance(
         hardware=device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-        versions=_versions(),
+        versions=dict(versions()),
         commit=source_commit(),
         seeds=tuple(int(seed) for seed in seeds),
         seconds=round(float(seconds), 3),
@@ -200,7 +201,9 @@ def rounded(value: Any, decimals: int | None = None, *, digits: int | None = Non
     return round(value, decimals) if digits is None else float(f"{value:.{digits}g}")
 
 
-def _versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
+    """What computes here: the versions of Python, PyTorch, NumPy and the library."""
     import sslbook
 
     libraries = {name: version(name) for name in ("torch", "numpy")}
