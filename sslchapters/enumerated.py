@@ -15,13 +15,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sslbook._files import user_path
 from sslbook.images import datasets
 from sslbook.images.datasets import shifts as shifts
+from sslchapters.instances import convnet
 
 Augmentation = Callable[[Tensor], Tensor]
 """Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""
@@ -100,3 +102,14 @@ def scene(data: Images, augment: Augmentation) -> Scene:
     """The images with all of their views; the mean image is subtracted."""
     mean = data.pixels.mean(0)
     return Scene(augment(data.pixels) - mean, data.pixels - mean, data.labels)
+
+
+def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: torch.device | str = "cpu") -> Scene:
+    """Handwritten digits with all translations by up to ``radius`` pixels, float64."""
+    return scene(digits(samples, seed, dtype=torch.float64), partial(shifts, radius=radius)).to(device)
+
+
+def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
+    """The small conv net of several experiments: two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
+    channels, size = scene.clean.shape[1], scene.clean.shape[2]
+    return convnet((channels, 8, 16), size, 16, seed=seed).to(scene.views.device)

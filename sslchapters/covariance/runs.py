@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,24 +21,16 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import vec
 from sslbook.operator.view_weights import Mixing
 from sslchapters import enumerated
-from sslchapters.enumerated import Scene, scene
-from sslchapters.instances import convnet
+from sslchapters.enumerated import Scene, scene, scene_network
+from sslchapters.enumerated import digits_scene as digits_scene
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
-
-Device = torch.device | str
 
 OPERATOR = "operator"
 RIVALS = ("views not averaged", "covariance within views", "no augmentation")
 """Operators that the covariance between images is easily mistaken for."""
 PARTS = ("weights left out", "outputs not normalised")
 """What the operator of InfoNCE has beside the plain one, each left out; the last has no weights either."""
-
-
-def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: Device = "cpu") -> Scene:
-    """Handwritten digits with all translations by up to ``radius`` pixels."""
-    digits = enumerated.digits(samples, seed, dtype=torch.float64)
-    return scene(digits, partial(enumerated.shifts, radius=radius)).to(device)
 
 
 def cifar10_scene(samples: int, seed: int) -> Scene:
@@ -50,12 +41,6 @@ def cifar10_scene(samples: int, seed: int) -> Scene:
         return torch.stack([(x * level).clamp(0, 1) for x in (pixels, pixels.flip(-1)) for level in (1.0, 0.8, 1.2)], 1)
 
     return scene(images, views)
-
-
-def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
-    """The small conv net of these experiments: two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
-    channels, size = scene.clean.shape[1], scene.clean.shape[2]
-    return convnet((channels, 8, 16), size, 16, seed=seed).to(scene.views.device)
 
 
 def scene_operator(
