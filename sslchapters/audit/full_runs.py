@@ -144,15 +144,9 @@ class Owed:
 def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
     """The debt of one of :func:`sslchapters.audit.paper_tables.paper_tables`."""
     wanted, known = runs_of(paper_tables()[table], seeds), _recorded(table)
-
-    def measured(run: Run) -> set[int]:
-        return {row["epoch"] for row in known.get(run.slug, {"rows": []})["rows"]}
-
-    waiting = [
-        run
-        for run in wanted
-        if not run.finished(root) and not measured(run) >= {run.settings.epochs, *run.settings.probes}
-    ]
+    measured = {name: {row["epoch"] for row in run["rows"]} for name, run in known.items()}
+    recorded = [run for run in wanted if measured.get(run.slug, set()) >= {run.settings.epochs, *run.settings.probes}]
+    waiting = [run for run in wanted if run not in recorded and not run.finished(root)]
     minutes = sum(presets()[run.name].minutes for run in waiting)
     return Owed(table, len(wanted), len(wanted) - len(waiting), minutes / 60)
 
@@ -231,8 +225,8 @@ def _chosen(options: argparse.Namespace) -> dict[str, Any]:
 
 def _plan(name: str, options: argparse.Namespace) -> str:
     missing = _missing(name, options)
-    root = runs_folder(options.folder)
-    return "\n".join([*(str(run.folder(root)) for run in missing), f"{counted(len(missing), 'run')} missing."])
+    folders = [str(run.folder(runs_folder(options.folder))) for run in missing]
+    return "\n".join([*folders, f"{counted(len(missing), 'run')} missing."])
 
 
 def _run(name: str, options: argparse.Namespace) -> Filled:
