@@ -26,12 +26,8 @@ def this_run(*text: str) -> None:
     name stands its role, if it is another than ``glue:text`` (`sslchapters.values.spec` writes it). The line names the run,
     puts each new value beside the printed one, in the order of the text, and in bold where a check fails or a measured number is
     off by more than it may be; with the book's own seed and scale, where it should not, it says what that is. It is empty while the
-    run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks; raises ValueError
-    for a text that it didn't write.
+    run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks.
     """
-    for told in text:
-        if "=" not in told or ":" not in told.partition("=")[0]:
-            raise ValueError(f"text: got {told!r}; name:format=value is needed")
     shown = run_line(text)
     handle = _display(shown)
 
