@@ -82,8 +82,8 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
     found = [_looks(settings_of(name, seed, epochs + 1), looks) for seed in seeds]
     return Course(
         looks,
-        *(torch.tensor([[look[k] for look in of_seed] for of_seed in found]).double().T for k in range(3)),
-        *(torch.stack([look[k] for look in found[0]]) for k in range(3, 6)),
+        *(torch.tensor([[seen[k] for seen in of_seed] for of_seed in found], dtype=torch.float64).T for k in range(3)),
+        *(torch.stack([seen[k] for seen in found[0]]) for k in range(3, 6)),
     )
 
 
