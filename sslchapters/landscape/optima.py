@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import lsq_linear
@@ -207,24 +208,15 @@ def _complement(cloud: Cloud, on: Tensor) -> Tensor:
 # Linear filters
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Ends ``w (R, S, d)`` of linear filters on R batches, and the leading eigenvector of the fixed matrix, ``lead (R, d)``."""
+class Filters(NamedTuple):
+    """Where linear filters end on R batches, up to sign.
 
-    w: Tensor
-    lead: Tensor
-    still: Tensor
+    cosine: of each end with the leading eigenvector of the fixed matrix, ``(R, S)``.  directions: how many of the ends of filters
+    that stand still are different, ``(R,)``.
+    """
 
-    @property
-    def cosine(self) -> Tensor:
-        """``|w^T lead|``, ``(R, S)``."""
-        return (self.w @ self.lead[..., None])[..., 0].abs()
-
-    def directions(self) -> Tensor:
-        """The number of different ends up to sign on each batch, of filters that stand still, ``(R,)``."""
-        near = (self.w @ self.w.mT).abs() > 1 - 1e-4
-        settled = self.still[:, :, None] & self.still[:, None]
-        return (self.still & ~(near & settled).tril(-1).any(-1)).sum(-1)
+    cosine: Tensor
+    directions: Tensor
 
 
 def train_linear(
@@ -255,7 +247,9 @@ def train_linear(
             v = step * (w @ matrix)
         w = w + project(w, v)
         w = w / w.norm(dim=-1, keepdim=True)
-    return Filters(w, lead, project(w, v).norm(dim=-1) < 1e-6)
+    still = project(w, v).norm(dim=-1) < 1e-6
+    same = ((w @ w.mT).abs() > 1 - 1e-4) & still[:, :, None] & still[:, None]
+    return Filters((w @ lead[..., None])[..., 0].abs(), (still & ~same.tril(-1).any(-1)).sum(-1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
