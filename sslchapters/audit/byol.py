@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sslbook._check import positive
 from sslbook.training.run.distributed import join
-from sslchapters.byol.records import DIGITS, EMA, NAMES, after, cells, filled, html_table
+from sslchapters.byol.records import DIGITS, EMA, NAMES, after, cells, filled
 from sslchapters.byol.runs import (
     GROUPS,
     LARGE,
@@ -34,7 +34,6 @@ from sslchapters.byol.runs import (
 from sslchapters.records import Record, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import Filled, Table, listing
-from sslchapters.tables import cells as table_cells
 
 CIFAR10 = Recipe(
     shape=Shape(size=32, colours=3, channels=(16, 32, 64), width=128, output=64),
@@ -109,13 +108,6 @@ TABLES = {
     for data in IMAGES
     for name in NAMES
 }
-
-
-def html_grid(table: Filled, caption: str) -> Any:
-    """The table's own shape, its last axis the columns: in each cell the paper's mean and ours, as ``printed | ours``."""
-    measures = dict([next(iter(table.measures.items()))])
-    (_, *columns), rows = table_cells(replace(table, measures=measures), brief=True)
-    return html_table(caption, ("printed | ours, %", *columns), rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -102,20 +102,15 @@ def initial_weights(shape: Shape, seeds: Sequence[int], cells: int, predictor: i
     for level, above in enumerate(shape.channels):
         draw(f"conv{level}", (above, below, 3, 3), 9 * below)
         below = above
-    for name, fan_in, fan_out in heads(shape, predictor):
+    layers = [("projector0", shape.features, shape.width), ("projector1", shape.width, shape.output)]
+    if predictor == 2:
+        layers.append(("predictor0", shape.output, shape.width))
+    if predictor:
+        layers.append(("predictor1", shape.width if predictor == 2 else shape.output, shape.output))
+    for name, fan_in, fan_out in layers:
         draw(f"{name}.weight", (fan_out, fan_in), fan_in)
         draw(f"{name}.bias", (fan_out,), fan_in)
     return drawn
-
-
-def heads(shape: Shape, predictor: int) -> list[tuple[str, int, int]]:
-    """Name, inputs and outputs of each linear layer above the encoder."""
-    layers = [("projector0", shape.features, shape.width), ("projector1", shape.width, shape.output)]
-    if predictor == 1:
-        return [*layers, ("predictor1", shape.output, shape.output)]
-    if predictor == 2:
-        return [*layers, ("predictor0", shape.output, shape.width), ("predictor1", shape.width, shape.output)]
-    return layers
 
 
 def encode(weights: Mapping[str, Tensor], images: Tensor, norm: Norm, views: int = 2) -> Tensor:
@@ -308,20 +303,15 @@ Measure = Callable[[State, Split], dict[str, Tensor]]
 """What is measured at a moment, each ``(seeds * cells,)``."""
 
 
-def measure(state: State, data: Split) -> dict[str, Tensor]:
-    """:data:`MEASURES` on clean images, each ``(seeds * cells,)``."""
-    train, test = features(state, data)
-    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
-    outputs = project(state.online, train, state.kind.projector, views=1)
-    values = (linear_probe(train, labels, test, truth), effective_rank(train), likeness(outputs))
-    return dict(zip(MEASURES, values, strict=True))
-
-
-def features(state: State, data: Split) -> tuple[Tensor, Tensor]:
-    """Representations ``(R, N, features)`` of the images to train on and of those to test on."""
+def measure(state: State, data: Split, few: Sequence[int] = ()) -> dict[str, Tensor]:
+    """:data:`MEASURES` on clean images, each ``(seeds * cells,)``; and the accuracy with ``few`` labels a class."""
     norm = state.kind.projector
-    train, test = (_features(state.online, part.pixels, state.seeds, norm) for part in (data.train, data.test))
-    return train, test
+    train, test = (features(state.online, part.pixels, state.seeds, norm) for part in (data.train, data.test))
+    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
+    outputs = project(state.online, train, norm, views=1)
+    values = (linear_probe(train, labels, test, truth), effective_rank(train), likeness(outputs))
+    harder = {f"labels {count}": few_labels(train, labels, test, truth, count) for count in few}
+    return dict(zip(MEASURES, values, strict=True)) | harder
 
 
 def train_ablations(
@@ -468,7 +458,7 @@ CHUNK = 2000
 """Clean images that are encoded together, normalised by their own statistics."""
 
 
-def _features(weights: Parameters, pixels: Tensor, seeds: int, norm: Norm) -> Tensor:
+def features(weights: Parameters, pixels: Tensor, seeds: int, norm: Norm) -> Tensor:
     """Representations ``(R, N, features)`` of ``(N, C, H, W)``."""
     like = weights["conv0"]
     parts = pixels.to(like)[:, None].expand(-1, seeds, -1, -1, -1).chunk(math.ceil(len(pixels) / CHUNK))
@@ -479,6 +469,12 @@ RIDGE = 1e-3
 """Penalty of the probe, beside standardised features, whose mean square is 1."""
 
 
+def _scaled(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float64, by the training features' means and deviations."""
+    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True).clamp(min=1e-12)
+    return (train.double() - centre) / spread, (test.double() - centre) / spread
+
+
 def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> Tensor:
     """Accuracy ``(R,)`` on the test images of the best linear map, by least squares, from features to classes.
 
@@ -486,8 +482,7 @@ def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> 
     code; targets are centred indicators of the classes.  In float64, with a penalty of :data:`RIDGE`, and in closed form:
     there is nothing to tune, and nothing is chosen on the test images.
     """
-    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True)
-    x, y = ((part.double() - centre) / spread.clamp(min=1e-12) for part in (train, test))
+    x, y = _scaled(train, test)
     wanted = F.one_hot(labels).double()
     shares = wanted.mean(0)
     gram = x.mT @ x / x.shape[1] + RIDGE * torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
@@ -502,12 +497,9 @@ def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count
     Features are standardised by all training images, for which no label is needed; the mean over ``draws`` choices of the
     labelled images, the same for every replica.  A probe that every representation passes tells none apart; this one is harder.
     """
-    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True)
-    x, y = ((part.double() - centre) / spread.clamp(min=1e-12) for part in (train, test))
-    generator, members = (
-        torch.Generator().manual_seed(0),
-        [(labels.cpu() == c).nonzero()[:, 0] for c in labels.unique()],
-    )
+    x, y = _scaled(train, test)
+    generator = torch.Generator().manual_seed(0)
+    members = [(labels.cpu() == c).nonzero()[:, 0] for c in labels.unique()]
     right = torch.zeros(len(x), dtype=x.dtype, device=x.device)
     for _ in range(draws):
         chosen = [m[torch.randperm(len(m), generator=generator)[:count]].to(x.device) for m in members]
@@ -520,6 +512,9 @@ def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count
 FEW = (1, 5)
 """Labels a class of the harder probes."""
 
+probes = partial(measure, few=FEW)
+"""The usual measures, and the accuracy with one and five labels a class."""
+
 IMAGES, VIEWS = 256, 4
 """What the terms are taken over: so many images, so many views of each."""
 
@@ -528,14 +523,6 @@ EPSILON = 1e-5
 
 DIRECTIONS = 12
 """Of the covariance of the hidden units, so many axes are kept where the term's eigenvalues are counted."""
-
-
-def probes(state: State, data: Split) -> dict[str, Tensor]:
-    """The usual measures, and the accuracy with one and five labels a class."""
-    train, test = features(state, data)
-    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
-    few = {f"labels {count}": few_labels(train, labels, test, truth, count) for count in FEW}
-    return measure(state, data) | few
 
 
 def probes_and_definite(protocol: Recipe) -> Measure:

@@ -76,9 +76,7 @@ def terms(pair: Pair) -> Terms:
 
 def intra(k: Tensor, w: Tensor) -> Tensor:
     r""":math:`E_x V_{x'}[K] w`: the covariance within augmentations, applied."""
-    k = k - k.mean(2, keepdim=True)
-    f = torch.einsum("rnvpo,rp->rnvo", k, w)
-    return torch.einsum("rnvpo,rnvo->rp", k, f) / (k.shape[1] * k.shape[2])
+    return torch.einsum("rpq,rq->rp", intra_matrix(k), w)
 
 
 def intra_matrix(k: Tensor) -> Tensor:
@@ -127,18 +125,6 @@ def solved(tower: Tower, steps: int, rate: float) -> Tensor:
     return out
 
 
-def scaled_step(pair: Pair) -> Tensor:
-    r"""Eq. 14 where BatchNorm also divides by :math:`\sigma`, a constant for the gradient, ``(R, k, m)``.
-
-    Division belongs to the layers above, so it is Eq. 14 for :math:`W_l / \sigma`, and each row once more over its sigma.
-    """
-    scales = [t.lift(t.weight).flatten(1, 2).std(1, correction=0)[..., None] for t in (pair.online, pair.target)]
-    online, target = (replace(t, weight=t.weight / s) for t, s in zip((pair.online, pair.target), scales, strict=True))
-    found = terms(Pair(online, target)).corrected
-    out: Tensor = found.unflatten(1, (-1, pair.online.weight.shape[1])).mT / scales[0]
-    return out
-
-
 def middle(predictor: Tensor) -> Tensor:
     """:math:`W_p^T (I - W_p)`, ``(R, o, o)``."""
     return predictor.mT @ (torch.eye(predictor.shape[-1], dtype=predictor.dtype) - predictor)
@@ -147,13 +133,6 @@ def middle(predictor: Tensor) -> Tensor:
 def without_predictor(pair: Pair) -> Tower:
     """The tower without its predictor, with the online weights."""
     return replace(pair.online, above=pair.online.above[:-1])
-
-
-def unstopped_operator(pair: Pair) -> Tensor:
-    """The matrix of the update without stop-gradient, ``(R, m k, m k)``: minus two covariances within and one between."""
-    k, predictor = without_predictor(pair).connections(), pair.online.above[-1]
-    rest = torch.eye(predictor.shape[-1], dtype=k.dtype) - predictor
-    return -intra_matrix(pair.online.connections()) - intra_matrix(k) - inter_matrix(k, rest.mT @ rest)
 
 
 def rate_law(beta: Tensor | float, between: Tensor | float, within: Tensor | float) -> Tensor:
