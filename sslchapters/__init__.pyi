@@ -1,3 +1,4 @@
+from sslchapters.asking import ask as ask
 from sslchapters.claims import Run as Run
 from sslchapters.claims import begin as begin
 from sslchapters.claims import claim as claim

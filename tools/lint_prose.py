@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import json
 import re
+import symtable
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -176,15 +178,20 @@ def claims(page: Page) -> Found:
 
 
 CLOSING = ["What else is known", "In practice", "Exercises", "Takeaways"]
-LEVELS = ("Warm-up", "Implementation", "Exploration")
-LONGEST, MINUTES, EXERCISES, SLIDERS = 20, 60, 5, 2
+KINDS_OF_EXERCISE = ("Warm-up", "Implementation", "Proof", "Find the error", "Prediction", "Project")
+LONGEST, MINUTES, SLIDERS = 20, 60, 2
 # A stub and the check in cells that a reader sees, a folded hint, a folded solution; behind it the proof that both can be had.
+# An exercise that asks for a number has a box instead, which refuses wrong numbers when the page is executed.
 IN_ORDER = re.compile(
     r"^:label: (?P<label>\S+)$.*?`(?P<name>\w+)\(.*?"
     r"^```\{code-cell\} ipython3\n(?!:tags:).*?def (?P=name)\(.*?raise NotImplementedError.*?check\(.*?"
     r"Hint\n:class: dropdown.*?^````\{solution-start\} (?P=label)\n:class: dropdown\n"
     r"(?P<solution>.*?(?:def (?P=name)\(|(?P=name) =).*?)^````\{solution-end\}.*?"
     r"\[remove-cell, tests-solution\]\n(?P<proof>.*?assert check\(.*?assert not check\(.*?)^```$",
+    re.M | re.S,
+)
+ASKED = re.compile(
+    r"^:label: (?P<label>\S+)$.*?^ask\(.*?Hint\n:class: dropdown.*?^````\{solution-start\} (?P=label)\n:class: dropdown\n",
     re.M | re.S,
 )
 
@@ -201,14 +208,17 @@ def cells(page: Page) -> Found:
             yield line, "a figure without a caption or an alternative text"
     for part in re.split(r"^```\{exercise\}", page.text, flags=re.M)[1:]:
         exercise, title = IN_ORDER.search(part), part.partition("\n")[0].strip()
-        if not exercise:
-            yield page.line(part), f"an exercise lacks its stub, hint, solution, or the cell that tests it: {title}"
-        elif re.search(r"\b(claim|measure)\(|\bassert\b", exercise["solution"]):
+        if not exercise and not ASKED.search(part):
+            yield (
+                page.line(part),
+                f"an exercise lacks its stub or box, hint, solution, or the cell that tests it: {title}",
+            )
+        elif exercise and re.search(r"\b(claim|measure)\(|\bassert\b", exercise["solution"]):
             yield page.line(part), f"its solution claims or asserts: {title}"
 
 
 def teaching(page: Page) -> Found:
-    """A chapter: an example before each theorem, exercises of three levels, sliders, its time, its last sections."""
+    """A chapter: an example before each theorem, sliders, its time, its last sections."""
     if page.path.stem not in CHAPTERS:
         return
     text, first = page.text, page.text.partition("\n## ")[0]
@@ -218,12 +228,6 @@ def teaching(page: Page) -> Found:
         boxes = re.findall(r"^`{3,}\{prf:(example|theorem)\}", section, flags=re.M)
         if "theorem" in boxes and boxes[0] != "example":
             yield page.line(f"## {section}"), "no example by hand before the section's theorem"
-    tasks = {part: part.partition("\n")[0] for part in re.split(r"^```\{exercise\} ?", text, flags=re.M)[1:]}
-    if len(tasks) < EXERCISES or {title.partition(" · ")[0] for title in tasks.values()} != {*LEVELS}:
-        yield 1, f"{len(tasks)} exercises, whose levels are not {', '.join(LEVELS)}"
-    for part, title in tasks.items():
-        if part.count("assert not check(") < 2:
-            yield page.line(part), f"fewer than two wrong answers are rejected: {title}"
     for proof in re.finditer(r"^`{3,}\{prf:proof\}", text, flags=re.M):
         if not text[: proof.start()].rstrip().rpartition("\n\n")[2].startswith("*Idea:*"):
             yield text.count("\n", 0, proof.start()) + 1, "no line that begins *Idea:* before the proof"
@@ -233,6 +237,49 @@ def teaching(page: Page) -> Found:
         yield 1, f"its last sections are {', '.join(closing)}, not {', '.join(CLOSING)}"
     if "**Before this:**" not in first:
         yield 1, "the first box lacks **Before this:**"
+
+
+def exercises(page: Page) -> Found:
+    """A chapter's exercises: of every kind, with stars, refusing two wrong answers, each working without the others' cells."""
+    if page.path.stem not in CHAPTERS or "## Exercises" not in page.text:
+        return
+    starts = [match.start() for match in re.finditer(r"^```\{exercise\}|^## ", page.text, flags=re.M)] + [
+        len(page.text)
+    ]
+    parts = [page.text[i:j] for i, j in itertools.pairwise(starts) if page.text.startswith("```{exercise}", i)]
+    titles = [part.partition("\n")[0].removeprefix("```{exercise} ") for part in parts]
+    if missing := [kind for kind in KINDS_OF_EXERCISE if not any(title.startswith(f"{kind} · ") for title in titles)]:
+        yield page.line("## Exercises"), f"no exercise of the kinds {', '.join(missing)}"
+    made, used = zip(*map(_names, parts), strict=True)
+    before = _names(page.text.partition("\n## Exercises")[0])[0]
+    for place, (part, title) in enumerate(zip(parts, titles, strict=True)):
+        if not re.fullmatch(rf"({'|'.join(KINDS_OF_EXERCISE)}) · [^★]+ ★{{1,3}}", title):
+            yield (
+                page.line(part),
+                f"an exercise's title is a kind, words and one to three stars, such as “Proof · All is lost ★★”: {title}",
+            )
+        if part.count("assert not check(") < 2 and not ASKED.search(part):
+            yield page.line(part), f"fewer than two wrong answers are rejected: {title}"
+        others = set().union(*made[:place], *made[place + 1 :]) - made[place] - before
+        if borrowed := used[place] & others:
+            yield (
+                page.line(part),
+                f"its cells need those of another exercise, for {', '.join(sorted(borrowed))}: {title}",
+            )
+
+
+def _names(text: str) -> tuple[set[str], set[str]]:
+    """The names that the cells of a text make, and those that they use and Python would look for among a notebook's."""
+    made, used = set(), set()
+    for cell in CELL.finditer(text):
+        tables = [symtable.symtable(cell["source"], "cell", "exec")]
+        made |= {name.get_name() for name in tables[0].get_symbols() if name.is_assigned() or name.is_imported()}
+        while tables:
+            table = tables.pop()
+            tables += table.get_children()
+            outside = [name for name in table.get_symbols() if name.is_global() or table.get_type() == "module"]
+            used |= {name.get_name() for name in outside if name.is_referenced()}
+    return made, used
 
 
 FORMULA = re.compile(r"\$\$(.*?)\$\$|\$([^$]+)\$", re.S)
@@ -282,7 +329,7 @@ def _normal(formula: str) -> str:
     return re.sub(r"\s+|\{\}", "", re.sub(r"([_^])\{([a-zA-Z0-9])\}", r"\1\2", formula))
 
 
-RULES = (words, verdicts, claims, cells, teaching, notation)
+RULES = (words, verdicts, claims, cells, teaching, exercises, notation)
 
 
 def main(names: list[str]) -> int:

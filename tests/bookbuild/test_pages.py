@@ -21,6 +21,7 @@ import pytest
 from bookbuild.layout import find_book
 from bookbuild.render import pages
 from bookbuild.sphinx_ext import ASSETS, MATHJAX
+from sslchapters import asking
 from sslchapters.ledger import read_claims
 
 pytestmark = [*browser_cases.MARKS, pytest.mark.built]
@@ -423,6 +424,31 @@ def test_a_link_of_the_ledger_opens_the_bar_that_holds_the_check(browser: Browse
     browser.js("document.querySelectorAll('.sslbook-proved')[1].open = false; scrollTo(0, 0)")
     browser.js("document.getElementById('link').click()")  # the address does not change
     assert settles(lambda: browser.js(SEEN), [True, True]) == [True, True]
+
+
+ANSWERED = """const box = document.querySelector(".sslbook-ask"), said = box.querySelector("output");
+return arguments[0].map((given) => {
+  box.querySelector("input").value = given;
+  box.querySelector("form").requestSubmit();
+  return said.textContent.slice(0, 8);
+});"""
+
+
+def test_the_box_of_an_exercise_takes_a_number_and_names_the_mistake(
+    browser: Browser, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes: list[str] = []
+    monkeypatch.setattr(asking, "get_ipython", lambda: True)
+    monkeypatch.setattr(asking, "display", lambda data, raw: boxes.append(data["text/html"]))
+    asking.ask(1 / 4, computed=0.25, wrong={"Squared > it.": 0.5, "Not “p”.": -0.75})
+    path = Path(page.removeprefix("file://")).with_name("ask.html")
+    head = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><script src="book.js"></script></head><body>'
+    path.write_text(f"{head}{boxes[0]}</body></html>", encoding="utf-8")
+    browser.open(path.as_uri())
+    given = ["1/4", ".252", "0,25", "0.5", "\u22123/4", "0.3", "a quarter", "1/", ""]
+    no = "A number"
+    said = ["✓ Yes.", "✓ Yes.", "✓ Yes.", "✗ Square", "✗ Not “p", "✗ Not th", no, no, no]
+    assert browser.js(ANSWERED, given) == said
 
 
 ENTRIES = """

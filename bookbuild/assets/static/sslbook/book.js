@@ -58,6 +58,27 @@
     ["input", "pointerdown", "keydown"].forEach((touch) => input.addEventListener(touch, stop));
   }
 
+  /* <div data-sslbook-ask>: a fold with a number; here a box takes its place, and takes the reader's own: 0.4, 2/5 or 0,4. */
+  function ask(box, place) {
+    const form = document.createElement("form"), id = `sslbook-ask-${place}`;
+    form.innerHTML = `<label for="${id}">Your number</label><input id="${id}" inputmode="text" autocomplete="off" size="8">`
+      + '<button type="submit">Check</button><output aria-live="polite"></output>';
+    const [input, said] = [form.querySelector("input"), form.querySelector("output")];
+    const near = (given, number) => Math.abs(given - number) <= Number(box.dataset.within) + 1e-12;
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const parts = input.value.trim().replace(",", ".").replace("\u2212", "-").split("/");
+      const given = parts.some((part) => !part.trim()) || parts.length > 2 ? NaN : Number(parts[0]) / Number(parts[1] || 1);
+      const mistake = JSON.parse(box.dataset.wrong).find(([number]) => near(given, number));
+      const right = near(given, Number(box.dataset.answer));
+      box.dataset.state = right ? "right" : "wrong";
+      if (!Number.isFinite(given)) said.textContent = "A number, please, such as 0.4 or 2/5.";
+      else said.textContent = right ? "✓ Yes." : mistake ? `✗ ${mistake[1]}` : "✗ Not this one.";
+    });
+    box.querySelector("details").hidden = true; /* the solution has it, too */
+    box.prepend(form);
+  }
+
   /* Wide equations, tables and code scroll inside the column; a keyboard can only scroll what it can focus.
      data-sslbook-wide says where there is more to see (left, right or both): the style sheet fades that side. */
   const SCROLLING = "div.math > mjx-container, .pst-scrollable-table-container, .bd-article pre, .cell_output .text_html, span.math.sslbook-scrolls";
@@ -160,6 +181,7 @@
       if (link && link.href === location.href) setTimeout(unfold);
     });
     document.querySelectorAll("[data-sslbook-slider]").forEach(slider);
+    document.querySelectorAll("[data-sslbook-ask]").forEach(ask);
     settle(document);
     let waiting;
     window.addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(settle, 150, document); });
