@@ -186,8 +186,8 @@ def resets_values(seeds: Sequence[int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, reset in RESETS.items():
         some = {label: replace(cell, reset=reset) for label, cell in tabled.items()}
-        how = probes_and_definite(DIGITS)
-        runs = train_ablations(DIGITS, some, seeds, data, at=RESET_MOMENTS[name], measure=how, parts=parts)
+        at, how = RESET_MOMENTS[name], probes_and_definite
+        runs = train_ablations(DIGITS, some, seeds, data, at=at, measure=how, parts=parts)
         found[name] = rounded(runs, digits=6)
     return {
         "axes": "runs[resets][cell][measure][moment][seed]",

@@ -1,8 +1,9 @@
-"""Formulas and autograd compared, on random instances: Eq. 11, Theorem 8, Corollaries 1 and 2, Theorem 9 of [tian2021iclr]."""
+"""Formulas and autograd compared, on random instances: Theorem 8 and its two corollaries of [tian2021iclr]."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,10 +11,6 @@ from torch import Tensor
 from sslchapters.byol import instances, theory
 from sslchapters.byol.instances import BACKWARD, BOTH, FORWARD, Loss, Norm, Tower, step, vec
 from sslchapters.checks import Gaps, over_instances, relative
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Eq. 11: weights shrink, or stay in the kernel of a positive semi-definite matrix; one linear layer is solved at every time
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Theorem 8
@@ -84,20 +81,15 @@ def corollary1_gaps(count: int = 100, seed: int = 0) -> Gaps:
 
     (Not the smallest: a ReLU that is active, or silent, on every view is linear.)
     """
+    tower, losses = partial(instances.contrastive_tower, count, seed=seed), instances.TUPLE_LOSSES
+    above = {"ReLU above": tower(act="relu"), "outputs of length 1": tower(unit=True)}
     gaps: Gaps = {"instances": float(count)}
-    linear = instances.contrastive_tower(count, seed=seed)
-    for name, loss in instances.TUPLE_LOSSES.items():
-        gaps[f"{name}, all towers"] = max(
-            float(centring_correction(linear, loss, negatives=h).max()) for h in ((1,) if name == "simple" else (1, 2))
-        )
-        for what, other in (
-            ("ReLU above", instances.contrastive_tower(count, act="relu", seed=seed)),
-            ("outputs of length 1", instances.contrastive_tower(count, unit=True, seed=seed)),
-        ):
+    for name, loss in losses.items():
+        corrections = [centring_correction(tower(), loss, negatives=h) for h in ((1,) if name == "simple" else (1, 2))]
+        gaps[f"{name}, all towers"] = float(torch.stack(corrections).max())
+        for what, other in above.items():
             gaps[f"broken: {name}, {what}"] = float(centring_correction(other, loss).quantile(0.05))
-    gaps["simple, one tower"] = float(
-        centring_correction(linear, instances.TUPLE_LOSSES["simple"], roles=("anchor",)).max()
-    )
+    gaps["simple, one tower"] = float(centring_correction(tower(), losses["simple"], roles=("anchor",)).max())
     return gaps
 
 

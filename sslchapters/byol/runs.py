@@ -297,6 +297,7 @@ class State:
     online: Parameters
     target: Parameters | None
     seeds: int
+    augmentation: Augmentation = Augmentation()
 
 
 Measure = Callable[[State, Split], dict[str, Tensor]]
@@ -364,36 +365,30 @@ def _train_chunk(
     target = {name: w.detach().clone() for name, w in online.items()} if kind.ema else None
     keep = torch.tensor([cell.ema for cell in cells], dtype=dtype, device=device).repeat(len(seeds))
     velocity = [torch.zeros_like(w) for w in online.values()]
-    measured = []
-    for epoch, batches in enumerate(_epochs(protocol, data.train.pixels.to(device, dtype), seeds)):
+    measured, pixels, drawn = [], data.train.pixels.to(device, dtype), Streams(seeds, "byol views")
+    for epoch in range(at[-1] + 1):
         if epoch in at:
             with torch.no_grad():
-                now = measure(State(kind, online, target, len(seeds)), data)
+                now = measure(State(kind, online, target, len(seeds), protocol.augmentation), data)
             measured.append({name: value.view(len(seeds), -1).cpu() for name, value in now.items()})
         if epoch == at[-1]:
             break
         if kind.reset and epoch and epoch % kind.reset == 0:
             with torch.no_grad():
                 _draw_predictor(online, cells, streams, [True] * len(cells))
-        for views in batches:
+        for views in _batches(protocol, pixels, drawn):
             _step(protocol, kind, online, target, keep, velocity, views)
     return {m: torch.stack([now[m] for now in measured]).permute(2, 1, 0).flatten(0, 1) for m in measured[0]}
 
 
-def _epochs(protocol: Recipe, pixels: Tensor, seeds: Sequence[int]) -> Iterator[Iterator[Tensor]]:
-    """Minibatches ``(2 batch, S, C, H, W)`` epoch by epoch, each seed in its own order; what doesn't fill a batch is left out."""
-    streams = Streams(seeds, "byol views")
-
-    def batches() -> Iterator[Tensor]:
-        order = to_device(streams.uniform((len(pixels),)).argsort(1), pixels.device)
-        for chosen in order.split(protocol.batch, 1):
-            if chosen.shape[1] == protocol.batch:
-                u = to_device(streams.uniform((2 * protocol.batch, NUMBERS)).flatten(0, 1), pixels.device)
-                both = augment(pixels[chosen.repeat(1, 2)].flatten(0, 1), u, protocol.augmentation)
-                yield both.unflatten(0, (len(seeds), -1)).transpose(0, 1)
-
-    while True:
-        yield batches()
+def _batches(protocol: Recipe, pixels: Tensor, streams: Streams) -> Iterator[Tensor]:
+    """Minibatches ``(2 batch, S, C, H, W)`` of an epoch, each seed in its own order; what doesn't fill a batch is left out."""
+    order = to_device(streams.uniform((len(pixels),)).argsort(1), pixels.device)
+    for chosen in order.split(protocol.batch, 1):
+        if chosen.shape[1] == protocol.batch:
+            u = to_device(streams.uniform((2 * protocol.batch, NUMBERS)).flatten(0, 1), pixels.device)
+            both = augment(pixels[chosen.repeat(1, 2)].flatten(0, 1), u, protocol.augmentation)
+            yield both.unflatten(0, (len(order), -1)).transpose(0, 1)
 
 
 def _step(
@@ -525,40 +520,32 @@ DIRECTIONS = 12
 """Of the covariance of the hidden units, so many axes are kept where the term's eigenvalues are counted."""
 
 
-def probes_and_definite(protocol: Recipe) -> Measure:
-    """The same, and for predictors of one layer `definite` over views of this protocol."""
-
-    def both(state: State, data: Split) -> dict[str, Tensor]:
-        pixels = data.train.pixels[:IMAGES]
-        u = Streams([0], "byol terms").uniform((len(pixels) * VIEWS, NUMBERS))[0]
-        views = augment(pixels.to(torch.float32).repeat_interleave(VIEWS, 0), u, protocol.augmentation)
-        return probes(state, data) | {"definite": definite(state, views)}
-
-    return both
+def probes_and_definite(state: State, data: Split) -> dict[str, Tensor]:
+    """The same, and for predictors of one layer `definite` over views."""
+    pixels = data.train.pixels[:IMAGES]
+    u = Streams([0], "byol terms").uniform((len(pixels) * VIEWS, NUMBERS))[0]
+    views = augment(pixels.to(torch.float32).repeat_interleave(VIEWS, 0), u, state.augmentation)
+    return probes(state, data) | {"definite": definite(state, views)}
 
 
-def common_gradient(protocol: Recipe) -> Measure:
+def common_gradient(state: State, data: Split) -> dict[str, Tensor]:
     r"""The usual measures and ``common``, the share of the squared gradients at the encoder's output that a batch has in common.
 
     :math:`\lVert \sum_i g_i \rVert^2 / (B \sum_i \lVert g_i \rVert^2)` over :data:`IMAGES` images; the two views, each of which
     is normalised by itself, count alike.
     """
-
-    def found(state: State, data: Split) -> dict[str, Tensor]:
-        pixels, target = data.train.pixels[:IMAGES], state.target or state.online
-        u = Streams([0], "byol common").uniform((2 * len(pixels), NUMBERS))[0]
-        views = augment(pixels.to(torch.float32).repeat(2, 1, 1, 1), u, protocol.augmentation)
-        views = views.to(target["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1)
-        goal = project(target, encode(target, views, state.kind.projector), state.kind.projector).detach()
-        with torch.enable_grad():
-            seen = encode(state.online, views, state.kind.projector).detach().requires_grad_()
-            predicted = predict(state.online, project(state.online, seen, state.kind.projector), state.kind.head)
-            (gradient,) = torch.autograd.grad(_byol_loss(predicted, goal).sum(), seen)
-        g = gradient.double().unflatten(1, (2, -1))
-        common = g.sum(2).square().sum(2) / (g.shape[2] * g.square().sum((2, 3)))
-        return measure(state, data) | {"common": common.mean(1)}
-
-    return found
+    pixels, target, norm = data.train.pixels[:IMAGES], state.target or state.online, state.kind.projector
+    u = Streams([0], "byol common").uniform((2 * len(pixels), NUMBERS))[0]
+    views = augment(pixels.to(torch.float32).repeat(2, 1, 1, 1), u, state.augmentation)
+    views = views.to(target["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1)
+    goal = project(target, encode(target, views, norm), norm).detach()
+    with torch.enable_grad():
+        seen = encode(state.online, views, norm).detach().requires_grad_()
+        predicted = predict(state.online, project(state.online, seen, norm), state.kind.head)
+        (gradient,) = torch.autograd.grad(_byol_loss(predicted, goal).sum(), seen)
+    g = gradient.double().unflatten(1, (2, -1))
+    common = g.sum(2).square().sum(2) / (g.shape[2] * g.square().sum((2, 3)))
+    return measure(state, data) | {"common": common.mean(1)}
 
 
 def definite(state: State, views: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Formulas against autograd, integration and sampling: the flow, fates, fixed points, ends of random starts, exact moments."""
+"""The theory against the flow integrated: fates of random starts, decoupled units, and which fixed points are stable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 r"""Formulas against autograd, enumeration and simulation, on many random instances.
 
-Lemmas 4 and 6 and Theorem 4 of [tian2023], Lemma 5, Theorem 5 and Corollary 3, Theorem 6 and the chance to win.
+Lemmas 4 and 6 and Theorem 4 of [tian2023], Lemma 5, Theorem 5 and Corollary 3, and Theorem 6.
 
 A lower layer of ``K`` disjoint receptive fields with ``M`` filters :math:`w_{km} \in \mathbb R^d` each, homogeneous
 activation :math:`h(u) = h'(u)\,u`, and a linear top layer ``V`` with :math:`S = V^\top V`.  Training ascends the energy
