@@ -125,6 +125,18 @@ def solved(tower: Tower, steps: int, rate: float) -> Tensor:
     return out
 
 
+def scaled_step(pair: Pair) -> Tensor:
+    r"""Eq. 14 where BatchNorm also divides by :math:`\sigma`, a constant for the gradient, ``(R, k, m)``.
+
+    Division belongs to the layers above, so it is Eq. 14 for :math:`W_l / \sigma`, and each row once more over its sigma.
+    """
+    scales = [t.lift(t.weight).flatten(1, 2).std(1, correction=0)[..., None] for t in (pair.online, pair.target)]
+    online, target = (replace(t, weight=t.weight / s) for t, s in zip((pair.online, pair.target), scales, strict=True))
+    found = terms(Pair(online, target)).corrected
+    out: Tensor = found.unflatten(1, (-1, pair.online.weight.shape[1])).mT / scales[0]
+    return out
+
+
 def middle(predictor: Tensor) -> Tensor:
     """:math:`W_p^T (I - W_p)`, ``(R, o, o)``."""
     return predictor.mT @ (torch.eye(predictor.shape[-1], dtype=predictor.dtype) - predictor)
