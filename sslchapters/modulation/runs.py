@@ -77,16 +77,8 @@ def activate(h: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
     return value.detach(), slope
 
 
-def _gradient_in_outputs(z: Tensor, segments: Segments, tau: float, factors: dict[str, float]) -> Tensor:
-    """Gradient of each replica's loss in its unit outputs ``(R, 2, B, O)``; ``factors``: what to multiply a kind of loss by."""
-    if len(segments) == 1:
-        kind = segments[0][0]
-        return _info_nce(z, tau, factors[kind]) if kind == "info_nce" else _quadratic(z, tau, factors[kind])
-    parts = [_gradient_in_outputs(z[part], [(kind, slice(None))], tau, factors) for kind, part in segments]
-    return torch.cat(parts)
-
-
 def _info_nce(z: Tensor, tau: float, factor: float) -> Tensor:
+    """Gradient of each replica's loss, times ``factor``, in its unit outputs ``(R, 2, B, O)``."""
     one, two = z.unbind(1)
     scale = factor / (tau * z.shape[2])
     s = torch.bmm(one, one.mT)
@@ -106,6 +98,9 @@ def _quadratic(z: Tensor, tau: float, factor: float) -> Tensor:
     batch, scale = z.shape[2], factor / tau
     far = (one.sum(1, keepdim=True) - one) * (2 * scale / batch**2)
     return torch.stack([far - two * (scale / batch), one * (-scale / batch)], 1)
+
+
+GRADIENTS = {"info_nce": _info_nce, "quadratic": _quadratic}
 
 
 @dataclass(frozen=True)
@@ -148,7 +143,10 @@ def gradients(weights: Tensor, top: Tensor, look: Look, how: Settings) -> tuple[
     f = embedding_bag(rows, table, mode="sum")
     length = torch.linalg.vector_norm(f, dim=1, keepdim=True).clamp_min_(1e-12)
     z = f / length
-    grad = _gradient_in_outputs(z.view(replicas, 2, -1, width), how.losses, how.tau, how.factors).view_as(z)
+    outputs = z.view(replicas, 2, -1, width)
+    grad = torch.cat([GRADIENTS[kind](outputs[part], how.tau, how.factors[kind]) for kind, part in how.losses]).view_as(
+        z
+    )
     grad = (grad - (grad * z).sum(1, keepdim=True) * z).div_(length)
     # the same lookup in reverse: a row's gradient is the sum over the samples that read it
     down = torch.zeros_like(table)
