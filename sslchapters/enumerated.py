@@ -97,3 +97,30 @@ def views(images: Tensor, augmentations: Sequence[Augmentation]) -> Tensor:
         finer = augment(combined.flatten(0, 1))
         combined = finer.reshape(len(images), -1, *finer.shape[2:])
     return combined
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A finite population of real images: ``views (N, V, C, H, W)``, un-augmented ``clean (N, C, H, W)``, ``labels (N,)``."""
+
+    views: Tensor
+    clean: Tensor
+    labels: Tensor
+
+    def to(self, device: torch.device | str) -> Scene:
+        """The same population on another device."""
+        return Scene(self.views.to(device), self.clean.to(device), self.labels.to(device))
+
+    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Of ``size`` images: two different views each ``(size, 2, ...)``, and the images themselves."""
+        sample = torch.randperm(len(self.views), generator=draw)[:size]
+        pair = torch.rand(size, self.views.shape[1], generator=draw).argsort(1)[:, :2]
+        where = self.views.device
+        sample, pair = sample.to(where), pair.to(where)
+        return self.views[sample[:, None], pair], self.clean[sample]
+
+
+def scene(data: Images, augment: Augmentation) -> Scene:
+    """The images with all of their views; the mean image is subtracted."""
+    mean = data.pixels.mean(0)
+    return Scene(augment(data.pixels) - mean, data.pixels - mean, data.labels)

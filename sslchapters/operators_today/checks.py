@@ -16,7 +16,7 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator,
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights
 from sslchapters import energies
-from sslchapters.checks import Comparison, Gaps, over
+from sslchapters.checks import Comparison, Gaps, gap, over
 from sslchapters.instances import instance_seeds, random_network
 
 SAMPLES = 6
@@ -57,11 +57,6 @@ def step(net: nn.Module, layer: str, views: Tensor, loss: Loss) -> Tensor:
     outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
     (gradient,) = torch.autograd.grad(loss(outputs), net.get_parameter(f"{layer}.weight"))
     return -gradient
-
-
-def gap(found: Tensor, wanted: Tensor) -> float:
-    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
-    return float((found - wanted).norm() / wanted.norm())
 
 
 @over(instances, error=gap)
@@ -156,10 +151,10 @@ _OF_DISTANCES: dict[str, dict[str, Any]] = {
 }
 
 
-def of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
-    """A loss of half squared distances between the outputs as they are; negatives are all views of other images."""
+def of_distances(z: Tensor, *, loss: str, normalize: bool = False, **numbers: Any) -> Tensor:
+    """A loss of half squared distances between outputs ``(N, 2, d)``; negatives are all views of other images."""
     first, second = z.unbind(-2)
-    return pairs.contrastive(first, second, loss, normalize=False, **numbers)
+    return pairs.contrastive(first, second, loss, normalize=normalize, **numbers)
 
 
 def _find_partner(z: Tensor) -> Tensor:
@@ -250,15 +245,6 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     }
 
 
-def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
-    r"""By how much turning all outputs changes a loss, relative to the loss: :math:`|L(ZQ) - L(Z)| / |L(Z)|`."""
-    draw = torch.Generator().manual_seed(seed)
-    size = outputs.shape[-1]
-    q = torch.linalg.qr(torch.randn(size, size, generator=draw, dtype=outputs.dtype))[0]
-    value = loss(outputs)
-    return float((loss(outputs @ q) - value).abs() / value.abs())
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses that look at each coordinate of the outputs by itself: one table of weights for each
 #
@@ -266,21 +252,21 @@ def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
 # G_d = z_d z_d^T of the single coordinates, (D, 2N, 2N), rows in the order of the flattened views.
 
 
-def vicreg(grams: Tensor, variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Tensor:
-    r"""`~sslbook.losses.batch.vicreg` of the coordinates' Gram matrices.
+def vicreg(grams: Tensor) -> Tensor:
+    r"""`~sslbook.losses.batch.vicreg` of the coordinates' Gram matrices, with its weights 25, 25 and 1.
 
     Its sum of squared covariances is :math:`\|H G H\|_F^2 / (N - 1)^2` less the squared variances, ``H`` the centring: beside the
     variances it sees inner products alone.
     """
     n = grams.shape[1] // 2
     apart = _trace(_block(grams, 0, 0)) + _trace(_block(grams, 1, 1)) - 2 * _trace(_block(grams, 0, 1))
-    loss: Tensor = invariance * apart.mean() / n
+    loss: Tensor = 25 * apart.mean() / n
     for view in (0, 1):
         centred = _centred(_block(grams, view, view))
         spread = _trace(centred) / (n - 1)
         between = centred.sum(0).square().sum() / (n - 1) ** 2 - spread.square().sum()
         hinge = torch.relu(1 - (spread + 1e-4).sqrt()).mean()
-        loss = loss + variance / 2 * hinge + covariance / len(grams) * between
+        loss = loss + 25 / 2 * hinge + between / len(grams)
     return loss
 
 
@@ -364,10 +350,7 @@ def cross_entropy(anchors: Tensor, keys: Tensor) -> Tensor:
 
 def _cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
     r""":math:`M = \partial \ell / \partial (A B^\top)` of :func:`cross_entropy`, ``(n, n)``: a softmax less the identity, by n."""
-    products = (anchors @ keys.T).detach().requires_grad_()
-    loss = nn.functional.cross_entropy(products, torch.arange(len(products)))
-    (slope,) = torch.autograd.grad(loss, products)
-    return slope
+    return ((anchors @ keys.T).softmax(1) - torch.eye(len(anchors), dtype=anchors.dtype)).detach() / len(anchors)
 
 
 def _network(seed: int, inputs: int = 6) -> nn.Sequential:
