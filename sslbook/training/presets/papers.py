@@ -14,7 +14,6 @@ True
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,9 +24,9 @@ from typing import Any
 
 from sslbook._check import nearest
 from sslbook.networks.siamese import Networks
-from sslbook.training.objectives import arguments
+from sslbook.training.objectives import TAKES
 from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
-from sslbook.training.run.settings import WITHIN, Settings, with_values
+from sslbook.training.run.settings import Settings, flat, with_values
 from sslbook.training.run.trainer import train
 
 EPOCHS = (100, 300, 500)
@@ -205,18 +204,15 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
     >>> with_changes(SMALL, ["networks.width=32", "betas=0.9,0.99"]).betas
     (0.9, 0.99)
     """
-    top, networks = dict[str, Any](), dict[str, Any]()
+    found: dict[str, Any] = {}
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key:
             raise ValueError(f"a change must be of the form key=value, got {change!r}")
         if key in ("networks", "loss_kwargs"):
             raise ValueError(f"{key} can't be set as a whole, but by parts: networks.width=16, or temperature=0.2")
-        inside = key.startswith("networks.")
-        (networks if inside else top)[key.removeprefix("networks.")] = _read(text)
-    if networks:
-        top["networks"] = with_values(settings.networks, networks, "networks.")
-    return with_values(settings, top)
+        found[key] = _read(text)
+    return with_values(settings, found)
 
 
 def _read(text: str) -> Any:
@@ -236,13 +232,10 @@ def values_of(settings: Settings) -> dict[str, str]:
     >>> values_of(SMALL)["networks.projector_norm"], values_of(SMALL)["probes"]
     ('normal,normal', 'none')
     """
-    values = {part.name: getattr(settings, part.name) for part in dataclasses.fields(settings)}
-    values = {name: value for name, value in values.items() if name not in WITHIN}
-    values |= {**arguments(settings.objective), **settings.loss_kwargs}
-    values |= {f"networks.{name}": value for name, value in vars(settings.networks).items()}
+    values = {**TAKES[settings.objective], **flat(settings.as_json())}
     found = {}
     for name, value in values.items():
-        parts = value if isinstance(value, tuple) else (value,)
+        parts = value if isinstance(value, list) else [value]
         words = (str(part).lower() if part is None or isinstance(part, bool) else str(part) for part in parts)
         found[name] = ",".join(words) or "none"
     return found
