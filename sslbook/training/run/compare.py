@@ -11,6 +11,7 @@ from typing import Any
 from sslbook._files import runs_folder, user_path
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
+from sslbook.training.run.settings import flat
 from sslbook.training.run.trainer import curves
 
 MEASURED = {
@@ -72,19 +73,6 @@ def read_runs(root: Path) -> dict[str, tuple[dict[str, Any], list[Row], str]]:
             last = next((row["collapsed"] for row in content["rows"][::-1] if "collapsed" in row), "")
             name = str(folder.relative_to(root)) if folder != root else folder.name
             found[name] = flat(content["settings"]), content["rows"], f"{state}, collapsed" if last else state
-    return found
-
-
-def flat(settings: Mapping[str, Any], room: str = "") -> dict[str, Any]:
-    """Settings by the names that a command line has for them.
-
-    >>> flat({"lr": 0.1, "networks": {"width": 8}, "loss_kwargs": {"temperature": 0.2}})
-    {'lr': 0.1, 'networks.width': 8, 'temperature': 0.2}
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = "" if name == "loss_kwargs" else f"{name}."
-        found |= flat(value, room + inner) if isinstance(value, Mapping) else {room + name: value}
     return found
 
 

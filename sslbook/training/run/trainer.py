@@ -41,13 +41,13 @@ from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.step import (
     FACTOR,
     Batches,
+    Step,
     Views,
     generator,
     labelled,
     learning_rate,
     load_data,
     make_optimizer,
-    make_step,
     require_fit,
     target_average,
 )
@@ -184,7 +184,7 @@ def train(
                 torch.backends.cudnn.benchmark = True  # all batches have one shape
             else:
                 keep_freed_memory()
-            step = make_step(settings, images, place, backbone, pipeline, views, loss)
+            step = Step(settings, images, place, backbone, pipeline, views, loss)
             floor = least(settings.objective, settings.batch, **settings.loss_kwargs) if loss is None else None
             floor = floor if settings.drop_last else None  # a smaller last batch has another one
             sort = {"labels": step.labels is not None, "length": settings.objective == "vicreg" or loss is not None}
