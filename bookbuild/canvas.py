@@ -49,7 +49,7 @@ def canvas(name: str) -> str:
     """The HTML of the canvas ``name``."""
     return (
         f'<div class="{CANVAS}" id="canvas-{name}" data-sslbook-canvas="{name}">\n'
-        f"{plots.img(still(name), WORDS[name], 'sslbook-frame')}\n"
+        f"{plots.img(still(name), WORDS[name])}\n"
         f'<p class="{CANVAS}-note">{html.escape(NOTES[name])}</p>\n</div>'
     )
 

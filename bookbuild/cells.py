@@ -269,20 +269,14 @@ def summary(checks: list[str]) -> str:
     return f"{MARK} {many} and the code"
 
 
-# --- the map of the book, a box for each chapter and an arrow from what it builds on; and how long each chapter takes ---
+# --- the map of the book, a box for each chapter, which says what it builds on; and how long each chapter takes ---
 #
 # The directive ``book-map`` holds a line for each chapter, ``name: its question | what it builds on, by name``; numbers, titles
-# and times are the book's own. It becomes a list, which a wide screen lays out as boxes over a drawing of the arrows.
+# and times are the book's own. It becomes a list, which a wide screen lays out as a grid: a column for each part but the first.
 
 MAP = "book-map"
 TIME = "sslbook-time"
 """The class of the line at the end of a chapter's first box."""
-WIDTH, BOX, ROW = 760, 174, 122
-"""Width of the map and of a box, and a box's height, in pixels at full size; `book.css` has them, too."""
-_GAP = (WIDTH - 4 * BOX) // 4  # between columns
-_ABOVE, _BETWEEN, _BELOW = 46, 96, 26  # a caption and an arrow; arrows and captions; an arrow between boxes of a part
-_TIP = 38  # above a box: where an arrow ends that its caption stands in the way of
-
 _BOX = re.compile(r"^(`{3,})\{prf:.*?^\1$", re.MULTILINE | re.DOTALL)
 _NO_WORDS = re.compile(r"(\{[\w:-]+\})?`.*?`|\$\$[^$]*\$\$|\]\(.*?\)|^\s*([:|]|\([\w-]+\)=).*$", re.MULTILINE)
 
@@ -316,19 +310,17 @@ def parts(toc: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def book_map(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tuple[str, str]]) -> str:
-    """The map as HTML: the first part's boxes in rows of four, the others' below them, a column each.
+    """The map as HTML, a list of parts that hold lists of chapters.
 
     toc: what ``_toc.yml`` holds. known: title and time of each page.
     Raises ValueError if a chapter has no line, a line is of no chapter, or a chapter builds on a later one.
     """
     told = {line.partition(":")[0].strip(): line.partition(":")[2] for line in lines if line.strip()}
-    below = _ABOVE + (len(parts(toc)[0]["chapters"]) - 1) // 4 * (ROW + _BELOW) + ROW + _BETWEEN
     numbers: dict[str, int] = {}
-    places: dict[str, tuple[int, int]] = {}
-    rows = arrows = ""
-    for column, part in enumerate(parts(toc)):
-        boxes, head = "", ""
-        for k, chapter in enumerate(part["chapters"]):
+    rows = ""
+    for part in parts(toc):
+        boxes = ""
+        for chapter in part["chapters"]:
             page = str(chapter["file"])
             name, (title, time) = page.rpartition("/")[2], known[page]
             question, _, built_on = told.pop(name, "").partition("|")
@@ -336,40 +328,15 @@ def book_map(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, t
             if not question.strip() or not set(needs) <= set(numbers):
                 raise ValueError(f"book-map: {name} needs a line, 'name: question | chapters before it'")
             numbers[name] = number = len(numbers) + 1
-            at, row, top = (column - 1, k, below) if column else (k % 4, k // 4, _ABOVE)
-            x, y = _GAP // 2 + at * (BOX + _GAP), top + row * (ROW + _BELOW)
-            places[name] = x, y
-            after = " and ".join(str(numbers[need]) for need in needs)
+            after = f" · after {' and '.join(str(numbers[need]) for need in needs)}" if needs else ""
             boxes += (
-                f'<li style="--x:{x};--y:{y}"><a href="{name}.html">{number}. {html.escape(title)}</a> '
-                f"<span>{html.escape(question.strip())}</span> <small>{html.escape(time.replace(' to read', ''))}"
-                f"{f'<span> · after {after}</span>' if after else ''}</small></li>"
+                f'<li><a href="{name}.html">{number}. {html.escape(title)}</a> <span>{html.escape(question.strip())}</span> '
+                f"<small>{html.escape(time.replace(' to read', ''))}{after}</small></li>"
             )
-            head = head or f'<b style="--x:{x};--y:{y}">{html.escape(part["caption"])}</b>'
-            arrows += "".join(_arrow(*places[need], x, y) for need in needs)
-        rows += f"<li>{head}<ul>{boxes}</ul></li>"
+        rows += f"<li><b>{html.escape(part['caption'])}</b><ul>{boxes}</ul></li>"
     if told:
         raise ValueError(f"book-map: no part has a chapter {next(iter(told))}")
-    height = max(y for _, y in places.values()) + ROW + 8
-    return (
-        f'<nav class="sslbook-map" aria-label="Map of the book"><svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">'
-        '<defs><marker id="sslbook-map-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        f'orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>{arrows}</svg>\n<ul>{rows}</ul></nav>'
-    )
-
-
-def _arrow(x: int, y: int, u: int, v: int) -> str:
-    """From box to box: straight to a neighbour, over the top of a row, or down to the caption of another part."""
-    a, b = x + BOX // 2, u + BOX // 2
-    if y == v and u - x <= BOX + _GAP:
-        path = f"M{x + BOX} {y + ROW // 2}H{u - 2}"
-    elif y == v:
-        path = f"M{a} {y}C{a + 30} {y - 26} {b - 30} {y - 26} {b} {v - 2}"
-    elif v - y == ROW + _BELOW:
-        path = f"M{a} {y + ROW}C{a} {v} {b} {y + ROW} {b} {v - 2}"
-    else:
-        path = f"M{a} {y + ROW}C{a} {y + ROW + 40} {b} {y + ROW + 10} {b} {v - _TIP}"
-    return f'<path class="sslbook-map-arrow" d="{path}" marker-end="url(#sslbook-map-tip)"/>'
+    return f'<nav class="sslbook-map" aria-label="Map of the book"><ul>{rows}</ul></nav>'
 
 
 class _BookMap(SphinxDirective):

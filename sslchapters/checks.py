@@ -27,24 +27,23 @@ def relative(value: Numbers, reference: Numbers) -> Tensor:
 
     Raises ValueError where a reference is zero or the shapes differ: neither leaves anything to compare.
     """
-    a, b = _rows(torch.as_tensor(value), torch.as_tensor(reference))
-    size = b.norm(dim=1)
-    if not bool((size > 0).all()):
+    a, b = torch.as_tensor(value), torch.as_tensor(reference)
+    if a.shape != b.shape:
+        raise ValueError(f"value and reference must have one shape, got {tuple(a.shape)} and {tuple(b.shape)}")
+    gaps, sizes = (each.reshape(len(b), -1).norm(dim=1) for each in (a - b, b))
+    if not bool((sizes > 0).all()):
         raise ValueError("reference must not be zero in any instance")
-    return torch.div((a - b).norm(dim=1), size)
-
-
-def _rows(value: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    one, two = tuple(value.shape), tuple(reference.shape)
-    if one != two:
-        raise ValueError(f"value and reference must have one shape, got {one} and {two}")
-    count = len(reference)
-    return value.reshape(count, -1), reference.reshape(count, -1)
+    return torch.div(gaps, sizes)
 
 
 def rounding(terms: float, size: float = 1.0, dtype: torch.dtype = torch.float64) -> float:
     r"""The bar of an identity, :math:`n \epsilon s`: sums of n terms, in all of size s, differ by less between processors."""
     return terms * size * torch.finfo(dtype).eps
+
+
+def gap(found: Tensor, wanted: Tensor) -> float:
+    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
+    return float((found - wanted).detach().norm() / wanted.detach().norm())
 
 
 def verdict(name: str, gaps: Numbers) -> float:
@@ -97,17 +96,10 @@ def worst(rows: Sequence[Gaps]) -> Gaps:
 
 
 def over_instances(*parts: Mapping[str, Numbers]) -> Gaps:
-    """The :func:`verdict` on each name for gaps that lie along one axis, ``(R,)`` each; parts are instances after instances.
-
-    Raises ValueError for no instances, and where the gaps of a part are not equally many.
-    """
-    lengths = [{len(gaps) for gaps in part.values()} for part in parts]
-    if any(len(found) != 1 for found in lengths):
-        told = ", ".join(map(str, map(sorted, lengths)))
-        raise ValueError(f"each part must have one number of instances, got {told}")
+    """The :func:`verdict` on each name for gaps that lie along one axis, ``(R,)`` each; parts are instances after instances."""
     names = dict.fromkeys(name for part in parts for name in part)
     joined = {name: torch.cat([torch.as_tensor(part[name]) for part in parts if name in part]) for name in names}
     found = {name: verdict(name, gaps) for name, gaps in joined.items()}
     if not found:
         raise ValueError("no instance is left to compare")
-    return {**found, "instances": float(sum(map(sum, lengths)))}
+    return {**found, "instances": float(sum(len(next(iter(part.values()))) for part in parts))}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from sslbook.networks.small import activation, initialize, mlp
 
+DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 KINDS = ("linear", "relu", "leaky_relu", "power", "conv", "residual")
 
 
@@ -27,39 +30,28 @@ class Residual(nn.Module):
         return out
 
 
-def convnet(
-    channels: Sequence[int],
-    size: int,
-    outputs: int,
-    *,
-    kernel: int = 3,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
-) -> nn.Sequential:
-    """Conv net on square images of ``size`` pixels: ``len(channels) - 1`` convolutions, the last of stride 2, a linear head."""
+_linear = partial(nn.Linear, bias=False, dtype=torch.float64)
+_conv = partial(nn.Conv2d, bias=False, dtype=torch.float64)
+
+
+def convnet(channels: Sequence[int], size: int, outputs: int, *, seed: int = 0) -> nn.Sequential:
+    """Conv net on square images of ``size`` pixels: ``len(channels) - 1`` 3 x 3 convolutions, the last of stride 2, a head."""
     stages: list[nn.Module] = []
-    last = len(channels) - 2
-    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(channels)):
-        stride = 2 if i == last else 1
-        stages += [nn.Conv2d(fan_in, fan_out, kernel, stride, kernel // 2, bias=False, dtype=dtype), activation("relu")]
-        size = (size + 2 * (kernel // 2) - kernel) // stride + 1
-    stages += [nn.Flatten(), nn.Linear(channels[-1] * size * size, outputs, bias=False, dtype=dtype)]
-    net = nn.Sequential(*stages)
+    for number, (fan_in, fan_out) in enumerate(itertools.pairwise(channels), 2):
+        stride = 2 if number == len(channels) else 1
+        stages += [_conv(fan_in, fan_out, 3, stride, 1), activation("relu")]
+    last = (size - 1) // 2 + 1
+    net = nn.Sequential(*stages, nn.Flatten(), _linear(channels[-1] * last * last, outputs))
     initialize(net, seed)
     return net
 
 
 def residual_net(width: int, blocks: int, inputs: int, outputs: int, *, seed: int = 0) -> nn.Sequential:
     """Linear stem, ``blocks`` residual blocks ``u + W2 relu(W1 u)`` each followed by ReLU, linear head."""
-    stages: list[nn.Module] = [nn.Linear(inputs, width, bias=False, dtype=torch.float64), nn.ReLU()]
+    stages: list[nn.Module] = [_linear(inputs, width), nn.ReLU()]
     for _ in range(blocks):
-        branch = nn.Sequential(
-            nn.Linear(width, width, bias=False, dtype=torch.float64),
-            nn.ReLU(),
-            nn.Linear(width, width, bias=False, dtype=torch.float64),
-        )
-        stages += [Residual(branch), nn.ReLU()]
-    net = nn.Sequential(*stages, nn.Linear(width, outputs, bias=False, dtype=torch.float64))
+        stages += [Residual(nn.Sequential(_linear(width, width), nn.ReLU(), _linear(width, width))), nn.ReLU()]
+    net = nn.Sequential(*stages, _linear(width, outputs))
     initialize(net, seed)
     return net
 
@@ -90,3 +82,15 @@ def random_network(seed: int, kinds: Sequence[str] = KINDS, outputs: int = 3) ->
     depth = pick(2, 3) if kind == "power" else pick(2, 5)
     widths = [pick(3, 8) for _ in range(depth)]
     return mlp((*widths, outputs), kind, seed=seed, power=pick(2, 3)), (widths[0],)
+
+
+def in_weight(net: nn.Module, layer: str) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+    """A network as a function of one layer's weight and of inputs, outputs ``(B, n_L)``, and that weight; all else is constant."""
+    key = f"{layer}.weight".lstrip(".")
+    parameters = {name: each.detach() for name, each in net.named_parameters()}
+
+    def outputs(weight: Tensor, x: Tensor) -> Tensor:
+        found: Tensor = functional_call(net, {**parameters, key: weight}, (x,))
+        return found.flatten(1)
+
+    return outputs, parameters[key].clone()

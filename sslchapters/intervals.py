@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from sslbook._check import keep_plain, require_number, require_whole
 
 Values = Sequence[float] | np.ndarray
 ANYTHING = (-math.inf, math.inf)
+NEARLY_EQUAL: dict[str, Any] = {"action": "ignore", "category": RuntimeWarning}
+"""SciPy warns of values that are nearly equal; their interval is then a point, as it should be."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,13 @@ def mean_interval(values: Values, level: float = 0.95, within: tuple[float, floa
     r"""The mean and its t-interval, :math:`\bar x \pm t_{n-1}\, s / \sqrt n`: exact for independent normal values.
 
     ``within`` are the least and the largest mean that there can be, -1 and 1 of cosines: the interval ends there.
-    Raises ValueError for fewer than two values, values that are not finite or not ``within``, more than one axis, or a ``level``
-    outside (0, 1).
+    Raises ValueError for fewer than two values, values that are not finite or not ``within``, or more than one axis.
     """
     from scipy import stats  # a second, which a table of numbers does not need
 
     x = _values("values", values)
-    with _silent():
-        ends = stats.ttest_1samp(x, 0.0).confidence_interval(_level(level))
+    with warnings.catch_warnings(**NEARLY_EQUAL):
+        ends = stats.ttest_1samp(x, 0.0).confidence_interval(level)
     return _interval(float(x.mean()), _cut(ends, within, x), x.size)
 
 
@@ -73,15 +74,15 @@ def difference(
     a, b = _values("ours", ours), _values("theirs", theirs)
     if paired and a.size != b.size:
         raise ValueError(f"paired values need as many of ours as of theirs, got {a.size} and {b.size}")
-    with _silent():
+    with warnings.catch_warnings(**NEARLY_EQUAL):
         test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
-        ends = test.confidence_interval(_level(level))
+        ends = test.confidence_interval(level)
     mean = (a - b).mean() if paired else a.mean() - b.mean()
     return _interval(float(mean), _cut(ends, within, np.array([mean])), min(a.size, b.size))
 
 
-def proportion(hits: Values, level: float = 0.95) -> Interval:
-    """The share of trials that hit, of zeros and ones, with its Clopper-Pearson interval, which holds the truth at least so often.
+def proportion(hits: Values) -> Interval:
+    """The share of trials that hit, of zeros and ones, with its Clopper-Pearson interval, which holds the truth in 95% or more.
 
     Raises ValueError as `mean_interval` does, and for values that are neither 0 nor 1.
     """
@@ -90,24 +91,20 @@ def proportion(hits: Values, level: float = 0.95) -> Interval:
     x = _values("hits", hits)
     if not np.isin(x, (0, 1)).all():
         raise ValueError(f"hits must be zeros and ones, got {x[~np.isin(x, (0, 1))][0]}")
-    ends = stats.binomtest(int(x.sum()), x.size).proportion_ci(_level(level), method="exact")
-    return _interval(float(x.mean()), ends, x.size)
+    return _interval(float(x.mean()), stats.binomtest(int(x.sum()), x.size).proportion_ci(method="exact"), x.size)
 
 
-def bootstrap(values: Values, statistic: Callable[[np.ndarray], float], level: float = 0.95, seed: int = 0) -> Interval:
-    """A statistic of the values, such as ``numpy.median``, with the interval of its bias-corrected, accelerated bootstrap.
+def bootstrap(values: Values, statistic: Callable[[np.ndarray], float]) -> Interval:
+    """A statistic of the values, such as ``numpy.median``, with the 95% interval of its bias-corrected, accelerated bootstrap.
 
-    For what has no t-interval; of few values any bootstrap is too narrow. ``seed`` draws the 9,999 resamples. Raises ValueError
-    as `mean_interval` does, and where all resamples give the same, which leaves nothing to estimate an interval from.
+    For what has no t-interval; of few values any bootstrap is too narrow. There are 9,999 resamples. Raises ValueError as
+    `mean_interval` does, and where all resamples give the same, which leaves nothing to estimate an interval from.
     """
     from scipy import stats
 
     x = _values("values", values)
-    seed = require_whole("seed", seed, least=0)
-    with _silent():
-        found = stats.bootstrap(
-            (x,), statistic, vectorized=False, confidence_level=_level(level), random_state=np.random.default_rng(seed)
-        )
+    with warnings.catch_warnings(**NEARLY_EQUAL):
+        found = stats.bootstrap((x,), statistic, vectorized=False, random_state=np.random.default_rng(0))
     ends = found.confidence_interval
     if not (math.isfinite(ends.low) and math.isfinite(ends.high)):
         raise ValueError("values: every resample gives the same statistic; it has no bootstrap interval")
@@ -148,15 +145,3 @@ def _values(argument: str, values: Values) -> np.ndarray:
     if not np.isfinite(x).all():
         raise ValueError(f"{argument} must be finite, got {x[~np.isfinite(x)][0]}")
     return x
-
-
-def _level(level: float) -> float:
-    return require_number("level", level, above=0, below=1)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without SciPy's warnings of values that are nearly equal: their interval is then a point, as it should be."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield

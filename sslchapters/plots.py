@@ -13,12 +13,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import matplotlib as mpl
+import matplotlib.style
 import numpy as np
 from cycler import cycler
 from IPython import get_ipython
@@ -48,51 +47,10 @@ PALETTE: Final = {
 dichromacies, and each has 3:1 contrast with the page, light and dark. In order of use; the first four differ most."""
 
 WIDTH: Final = 5.8
-"""Width of a figure in inches. On a phone it shrinks to 0.65 of that: text below 11 pt is hard to read there."""
+"""Width of a figure in inches."""
 
-_RC: Final[dict[str, Any]] = {
-    "figure.figsize": (WIDTH, 3.2),
-    "figure.dpi": 100,
-    "savefig.dpi": 160,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "font.family": ["Book Serif", "DejaVu Sans"],
-    "mathtext.fontset": "custom",
-    "mathtext.rm": "Book Serif",
-    "mathtext.it": "Book Serif:italic",
-    "mathtext.bf": "Book Serif:bold",
-    "mathtext.cal": "Book Serif:italic",
-    "mathtext.sf": "Book Serif",
-    "mathtext.fallback": "stix",
-    "font.size": 12.5,
-    "axes.titlesize": 12.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelsize": 12.5,
-    "axes.edgecolor": "#333333",
-    "axes.labelcolor": "#1a1a1a",
-    "axes.linewidth": 0.9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.prop_cycle": cycler(color=list(PALETTE.values())),
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.7,
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "xtick.labelsize": 11.5,
-    "ytick.labelsize": 11.5,
-    "lines.linewidth": 2.0,
-    "lines.markersize": 5,
-    "legend.frameon": False,
-    "legend.fontsize": 11.5,
-    "image.cmap": "cividis",
-    "image.interpolation": "nearest",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "sslbook",
-}
+ASSETS = Path(__file__).parent / "assets"
+"""The style sheet, and the fonts that it names."""
 
 
 class FewLabels(LogFormatterSciNotation):
@@ -122,16 +80,12 @@ class BookLogScale(LogScale):
             axis.set_minor_formatter(FewLabels(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf)))
 
 
-@cache
-def _add_fonts() -> None:
-    for path in sorted((Path(__file__).parent / "assets/fonts").glob("*.ttf")):
-        fontManager.addfont(path)
-
-
 def style() -> None:
     """Set the book's matplotlib style; in IPython also let figures come out as SVG in their true size, uncropped."""
-    _add_fonts()
-    mpl.rcParams.update(cast(Any, _RC))  # newer type stubs list the keys one by one
+    for font in sorted(ASSETS.glob("fonts/*.ttf")):
+        fontManager.addfont(font)
+    matplotlib.style.use(ASSETS / "book.mplstyle")
+    matplotlib.rcParams["axes.prop_cycle"] = cycler(color=list(PALETTE.values()))
     register_scale(BookLogScale)
     if get_ipython() is not None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
@@ -300,41 +254,15 @@ def slider(
     if len(sizes) > 1:
         raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
     texts, alts = zip(*map(told, values), strict=True)
-    shown = _slider_html(
-        frames, texts=texts, alts=alts, label=label, name=name, start=start, keep_colors=keep_colors, play=play
-    )
-    _display(shown, f"[figure with a slider: {label} = {texts[0]} to {texts[-1]}]")
-
-
-def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
-    """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
-    image = img(picture(fig, keep_colors=keep_colors), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
-    _display(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
-
-
-def _slider_html(
-    frames: Sequence[bytes],
-    *,
-    texts: Sequence[str],
-    alts: Sequence[str],
-    label: str,
-    name: str,
-    start: int = 0,
-    keep_colors: bool = False,
-    play: bool = False,
-) -> str:
-    """The HTML of a slider over `frames`; one text and one alternative text for each."""
-    kind = "sslbook-frame" + (" keep-colors" if keep_colors else "")
+    kind = ["keep-colors"] * keep_colors
     still = sorted({0, len(frames) // 2, len(frames) - 1})  # on paper and without scripts
-    told = ", ".join(texts[i] for i in still)
     pictures = "\n".join(
-        img(frame, words, kind + (" sslbook-still" if i in still else ""), text=text, hidden=i != start)
+        img(frame, words, *kind, *["sslbook-still"] * (i in still), text=text, hidden=i != start)
         for i, (frame, text, words) in enumerate(zip(frames, texts, alts, strict=True))
     )
-    control, shown = f"slider-{name}-control", escape(texts[start])
-    width = max(len(text) for text in texts)
+    control, shown, width = f"slider-{name}-control", escape(texts[start]), max(map(len, texts))
     button = _PLAY.format(label=escape(label)) if play else ""
-    return f"""<div class="sslbook-slider" id="slider-{name}" data-sslbook-slider>
+    html = f"""<div class="sslbook-slider" id="slider-{name}" data-sslbook-slider>
 <div class="sslbook-frames">
 {pictures}
 </div>
@@ -343,8 +271,15 @@ def _slider_html(
 {button}<input type="range" id="{control}" min="0" max="{len(frames) - 1}" step="1" value="{start}" aria-valuetext="{shown}">
 <output for="{control}" style="min-width: {width}ch">{shown}</output>
 </div>
-<p class="sslbook-slider-note">From left to right, {escape(label)} = {escape(told)}.</p>
+<p class="sslbook-slider-note">From left to right, {escape(label)} = {escape(", ".join(texts[i] for i in still))}.</p>
 </div>"""
+    _display(html, f"[figure with a slider: {label} = {texts[0]} to {texts[-1]}]")
+
+
+def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
+    """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
+    image = img(picture(fig, keep_colors=keep_colors), alt, *["keep-colors"] * keep_colors)
+    _display(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
 
 
 def picture(fig: Figure, *, keep_colors: bool = False) -> bytes:
@@ -372,14 +307,15 @@ def _size(frame: bytes) -> tuple[int, int]:
     return Image.open(io.BytesIO(frame)).size
 
 
-def img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: bool = False) -> str:
-    """The HTML of a picture inside the page, of the class ``kind``."""
+def img(frame: bytes, alt: str, *classes: str, text: str | None = None, hidden: bool = False) -> str:
+    """The HTML of a picture inside the page, of further ``classes``; ``text`` is what a slider says of it."""
     if not alt.strip():
         raise ValueError("alt: got nothing; say what the picture shows")
     width, height = _size(frame)
     data = "" if text is None else f' data-text="{escape(text)}"'
+    kind, source = " ".join(("sslbook-frame", *classes)), base64.b64encode(frame).decode()
     return (
-        f'<img class="{kind}" src="data:image/webp;base64,{base64.b64encode(frame).decode()}" alt="{escape(alt)}"'
+        f'<img class="{kind}" src="data:image/webp;base64,{source}" alt="{escape(alt)}"'
         f' width="{width}" height="{height}"{data}{" hidden" if hidden else ""}>'
     )
 
@@ -416,15 +352,14 @@ def _live_slider(
     choice = ipywidgets.IntSlider(value=start, min=0, max=len(values) - 1, description=label, readout=False)
     choice.style.description_width = "initial"
     reading = ipywidgets.Label()
-    still = (
-        " ".join(told(values[start])[1].split()).replace("[", "(").replace("]", ")")
-    )  # as a reader's notebook has it
+    # as a reader's notebook has it
+    still = " ".join(told(values[start])[1].split()).replace("[", "(").replace("]", ")")
     hides = f"<style>.jp-RenderedMarkdown img[alt={json.dumps(still, ensure_ascii=False)}] {{ display: none }}</style>"
 
     def update(_: object = None) -> None:
         frame = picture(draw(values[choice.value]))
         reading.value, alt = told(values[choice.value])
-        image = img(frame, alt, "sslbook-frame")
+        image = img(frame, alt)
         shown.value = hides + image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
 
     choice.observe(update, names="value")

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import platform
 import re
 import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sslbook._check import InputError, counted, unknown
+from sslbook._check import InputError, counted, plain, require_whole, unknown
 from sslbook._files import commit as source_commit
 from sslbook._files import runs_folder, write_text
 from sslbook._machine import device_name
@@ -49,7 +49,7 @@ class Provenance:
 
     def differences(self) -> list[str]:
         """Return a sentence for each version that differs on this machine, and one if the code was changed after the record."""
-        here = _versions()
+        here = versions()
         found = [
             f"{name} was {was}, and is {here[name]}"
             for name, was in self.versions.items()
@@ -63,16 +63,6 @@ class Provenance:
     def _short_commit(self) -> str:
         commit, plus, changes = (self.commit or "unknown").partition("+")
         return commit[:10] + (f", with {changes}" if plus else "")
-
-
-ORIGIN: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("hardware", "command", "date"), str),
-    "versions": dict,
-    "commit": (str, type(None)),
-    "seeds": list,
-    "seconds": (int, float),
-}
-"""What a record's file says of its `Provenance`, and of what kind it is."""
 
 
 @dataclass(frozen=True)
@@ -133,31 +123,10 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
     try:
         content = data_files.read_finite(path)
         origin = content["provenance"]
-        _require_parts(origin, ORIGIN)
-        if any(type(seed) is not int for seed in origin["seeds"]):
-            raise ValueError(f"seeds must be whole numbers, got {reprlib.repr(origin['seeds'])}")
-        return Record(name, _named(content["values"]), Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
+        seeds = tuple(require_whole("a seed", seed) for seed in origin["seeds"])
+        return Record(name, {**content["values"]}, Provenance(**origin | {"seeds": seeds}))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
-
-
-def _require_parts(held: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Raise ValueError unless what a file holds has each part, and of its kind; TypeError where it can have no parts.
-
-    A truth value is no number.
-    """
-    for name, kind in kinds.items():
-        if name not in held:
-            raise ValueError(f"its {name} is missing")
-        if not isinstance(held[name], kind) or isinstance(held[name], bool):
-            raise ValueError(f"its {name} is {reprlib.repr(held[name])}")
-
-
-def _named(values: Any) -> dict[str, Any]:
-    """The values, if they have names; raises ValueError for anything else that JSON can hold."""
-    if not isinstance(values, dict):
-        raise ValueError(f"values must be named, got {reprlib.repr(values)}")
-    return values
 
 
 def parts_folder() -> Path:
@@ -175,11 +144,10 @@ def parts_folder() -> Path:
 def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """A part of a record from its file, or made, and written there; raises ValueError, naming the file, if it is damaged."""
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(plain(make()), allow_nan=False) + "\n")
     try:
-        return _named(data_files.read_finite(path))
-    except ValueError as error:
+        return {**data_files.read_finite(path)}
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: not a part of a record ({error}); remove it, and it is made again") from None
 
 
@@ -198,25 +166,20 @@ def save_record(
     Hardware, versions, commit and date are taken from this process; ``command`` defaults to its command line.
     Raises ValueError for a name that is no file name, no seeds, or a number that is not finite.
     """
-    if not len(seeds):
-        raise ValueError("seeds: got none; a record says which seeds its numbers come from")
-    provenance = origin(seeds, seconds, command if command is not None else " ".join(sys.argv))
-    return write_record(Record(name, plain(values), provenance), folder)
-
-
-def origin(seeds: Sequence[int], seconds: float, command: str) -> Provenance:
-    """The provenance of what this process has just made; the command is what made it."""
     import torch  # seconds, which who reads a record does not need
 
-    return Provenance(
+    if not len(seeds):
+        raise ValueError("seeds: got none; a record says which seeds its numbers come from")
+    provenance = Provenance(
         hardware=device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-        versions=_versions(),
+        versions=dict(versions()),
         commit=source_commit(),
         seeds=tuple(int(seed) for seed in seeds),
         seconds=round(float(seconds), 3),
-        command=command,
+        command=command if command is not None else " ".join(sys.argv),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
+    return write_record(Record(name, plain(values), provenance), folder)
 
 
 def write_record(record: Record, folder: Path | None = None) -> Path:
@@ -227,37 +190,21 @@ def write_record(record: Record, folder: Path | None = None) -> Path:
     return path
 
 
-def plain(value: Any, where: str = "values") -> Any:
-    """``value`` with NumPy and torch numbers and arrays as Python numbers and lists; says where something has no such form."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{where}[{key!r}]") for key, item in value.items()}
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where}: got {value}; a record holds finite numbers only")
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise TypeError(f"{where}: got {type(value).__name__}; numbers, strings, lists and mappings can be recorded")
-
-
 def rounded(value: Any, decimals: int | None = None, *, digits: int | None = None) -> Any:
-    """``plain(value)`` with every float rounded to so many ``decimals``, or significant ``digits``."""
-
-    def each(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {key: each(item) for key, item in part.items()}
-        if isinstance(part, list):
-            return [each(item) for item in part]
-        if not isinstance(part, float):
-            return part
-        return round(part, decimals) if digits is None else float(f"{part:.{digits}g}")
-
-    return each(plain(value))
+    """:func:`plain` numbers, also within lists and mappings, with floats of so many ``decimals``, or significant ``digits``."""
+    value = plain(value)
+    if isinstance(value, dict):
+        return {name: rounded(part, decimals, digits=digits) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(part, decimals, digits=digits) for part in value]
+    if not isinstance(value, float):
+        return value
+    return round(value, decimals) if digits is None else float(f"{value:.{digits}g}")
 
 
-def _versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
+    """What computes here: the versions of Python, PyTorch, NumPy and the library."""
     import sslbook
 
     libraries = {name: version(name) for name in ("torch", "numpy")}

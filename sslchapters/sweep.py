@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -84,7 +85,6 @@ def _kept(
         return train(chunk)
     path = keep / f"{hashlib.sha256(repr(chunk).encode()).hexdigest()[:16]}.pt"
     if not path.is_file():
-        keep.mkdir(parents=True, exist_ok=True)
         with atomic(path) as part:
             torch.save(dict(train(chunk)), part)
     found: dict[str, Tensor] = torch.load(path, weights_only=True)
@@ -116,19 +116,9 @@ def _begin_worker() -> None:
     torch.set_num_threads(1)
 
 
-@contextlib.contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes started inside."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def environment(variables: Mapping[str, str]) -> contextlib.AbstractContextManager[Any]:
+    """Set environment variables for the processes started inside; they are as before when it ends."""
+    return patch.dict(os.environ, variables)
 
 
 @dataclass(frozen=True)

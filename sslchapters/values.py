@@ -197,11 +197,6 @@ def short(value: Value, *bounds: float) -> str:
     return repr(value)
 
 
-def _anchor_id(name: str) -> str:
-    """The HTML id of the line that shows the number ``name``."""
-    return f"check-{name}"
-
-
 HIDDEN_TAGS = frozenset({"remove-cell", "remove-output", "remove_cell", "remove_output"})
 """Cell tags under which the page shows no output, and so has no line to link to."""
 
@@ -222,7 +217,7 @@ def numbers(notebook: Mapping[str, Any]) -> Iterator[Number]:
             if name in seen:
                 raise ValueError(f"the number {name!r} is produced twice in one chapter; names are unique per chapter")
             seen.add(name)
-            yield Number.from_json(record, anchor=_anchor_id(name) if shown else None)
+            yield Number.from_json(record, anchor=f"check-{name}" if shown else None)
 
 
 # --- numbers as a page prints them, and which of them a chapter's prose asks for --------------------------------------
@@ -521,7 +516,7 @@ def badge(number: Number) -> str:
     if number.why:
         also += f'<div class="sslbook-check-why">{html.escape(number.why)}</div>'
     return (
-        f'<div class="sslbook-check" id="{html.escape(_anchor_id(number.name))}">'
+        f'<div class="sslbook-check" id="check-{html.escape(number.name)}">'
         f'<div class="sslbook-check-line">{line}</div>{also}</div>'
     )
 

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Circle, Ellipse, Rectangle
+from matplotlib.patches import Ellipse
 from numpy.typing import ArrayLike, NDArray
 
-from sslchapters.plots import PALETTE, figure
+from sslchapters.plots import PALETTE
 
 Array = NDArray[np.float64]
 NAMES = ("A", "B")
@@ -145,45 +144,3 @@ def _gate(ax: Axes, v: Array, b: float, reach: float) -> None:
     height = v[0] * line[None, :] + v[1] * line[:, None] + b
     ax.contourf(line, line, height, levels=[-np.inf, 0], colors=["#dddddd"], alpha=0.7, zorder=0)
     ax.contour(line, line, height, levels=[0], colors=["#333333"], linestyles="dashed", linewidths=1.4, zorder=1)
-
-
-def draw_simclr(pictures: ArrayLike) -> Figure:
-    """SimCLR as one drawing, of two grey pictures (2, h, w): two shifted views of each, one network, four embeddings."""
-    fig, ax = figure(height=2.9)
-    ax.set(xlim=(0, 11.6), ylim=(-0.55, 5.2), aspect="equal")
-    ax.set_axis_off()
-    angles = np.radians([[118, 78], [292, 252]])
-    points = np.stack([9.7 + 1.7 * np.cos(angles), 2.4 + 1.7 * np.sin(angles)], axis=-1)
-    ax.add_patch(Rectangle((5.0, 0.1), 1.7, 4.6, facecolor="#eeeeee", edgecolor="#333333", linewidth=1.4))
-    ax.text(5.85, 2.4, "encoder and projector", rotation=90, ha="center", va="center")
-    ax.add_patch(Circle((9.7, 2.4), 1.7, fill=False, edgecolor="#aaaaaa"))
-    joint = {"alpha": 0.85, "zorder": 2}
-    for a in points[0]:
-        for b in points[1]:
-            ax.plot(*np.stack([a, b]).T, color=PALETTE["blue"], linestyle=(0, (2.2, 1.2)), linewidth=1.4, **joint)
-    for image, (picture, mark) in enumerate(zip(np.asarray(pictures, dtype=float), "so", strict=True)):
-        middle = 3.65 - 2.5 * image
-        _picture(ax, picture, (0.7, middle), 1.4)
-        ax.plot(*points[image].T, color=PALETTE["vermilion"], linewidth=5, **joint)
-        for view, (rows, columns) in enumerate(((2, -3), (-2, 3))):
-            height = middle + 0.63 - 1.26 * view
-            _picture(ax, np.roll(picture, (rows, columns), (0, 1)), (3.2, height), 1.12)
-            ends = [
-                ((1.5, middle), (2.55, height)),
-                ((3.85, height), (4.95, height)),
-                ((6.75, height), points[image, view]),
-            ]
-            for start, end in ends:
-                look = {"arrowstyle": "-|>", "color": "#777777", "shrinkA": 0, "shrinkB": 5, "linewidth": 1.1}
-                ax.annotate("", tuple(end), tuple(start), arrowprops=look)
-            ax.plot(*points[image, view], mark, color=PALETTE["ink"], markersize=8, zorder=4)
-    for x, words in ((0.7, "images"), (3.2, "two views each"), (5.85, "network"), (9.7, "embeddings")):
-        ax.text(x, -0.5, words, ha="center", fontweight="bold")
-    return fig
-
-
-def _picture(ax: Axes, picture: Array, centre: tuple[float, float], size: float) -> None:
-    x, y = centre
-    box = (x - size / 2, x + size / 2, y - size / 2, y + size / 2)
-    ax.imshow(picture, cmap="gray_r", extent=box, zorder=3)
-    ax.add_patch(Rectangle((box[0], box[2]), size, size, fill=False, edgecolor="#999999", zorder=3))

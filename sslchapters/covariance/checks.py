@@ -10,7 +10,7 @@ of them.  The gradient of the mean loss over tuples is then plain autograd on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from scipy.stats import linregress
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from sslbook.losses import pairs
 from sslbook.networks.small import mlp
@@ -30,52 +29,25 @@ from sslbook.operator.covariance import (
     pair_weights,
     relative_gap,
 )
-from sslbook.operator.layer import Layer, connection, find_layer, open_layer, vec
+from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Mixing
-from sslchapters.checks import Comparison, Gaps, over
-from sslchapters.instances import instance_seeds, random_network
+from sslchapters.checks import Comparison, Gaps, gap, over
+from sslchapters.instances import DEGREE_ONE, in_weight, instance_seeds, random_network
 
 TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``loss(r_pos (T,), r_neg (T, H), r_clean (T, H)) -> (T,)``; ``r_clean`` are distances between un-augmented samples."""
 
 
-@dataclass(frozen=True)
-class Tuples:
-    """Indices into the flattened ``N V`` views: ``anchor (T,)``, ``positive (T,)``, ``negative (T, H)``; ``views`` is V."""
+def all_tuples(samples: int, views: int, negatives: int = 1, *, distinct: bool = False) -> Tensor:
+    """Every tuple, ``(N V V (N V)^H, 2 + H)``: where among the ``N V`` views anchor, positive and negatives lie.
 
-    anchor: Tensor
-    positive: Tensor
-    negative: Tensor
-    views: int
-
-    def __len__(self) -> int:
-        return len(self.anchor)
-
-
-def all_tuples(samples: int, views: int, negatives: int = 1, *, distinct: bool = False) -> Tuples:
-    """Every tuple, ``N V V (N V)^H`` of them; ``distinct`` leaves out negatives of the anchor's own sample."""
+    distinct: without negatives of the anchor's own sample.
+    """
     axes = [torch.arange(samples), torch.arange(views), torch.arange(views)]
     grid = torch.cartesian_prod(*axes, *[torch.arange(samples * views)] * negatives)
     if distinct:
         grid = grid[(grid[:, 3:] // views != grid[:, :1]).all(1)]
-    sample, first, second = grid[:, 0], grid[:, 1], grid[:, 2]
-    return Tuples(sample * views + first, sample * views + second, grid[:, 3:], views)
-
-
-def _random_tuples(samples: int, views: int, count: int, *, seed: int = 0) -> Tuples:
-    """``count`` independent tuples: sample, two views and one negative uniform and with replacement."""
-    draw = torch.Generator().manual_seed(seed)
-
-    def integers(high: int, *shape: int) -> Tensor:
-        return torch.randint(high, shape, generator=draw)
-
-    sample = integers(samples, count) * views
-    return Tuples(
-        sample + integers(views, count),
-        sample + integers(views, count),
-        integers(samples * views, count, 1),
-        views,
-    )
+    return torch.cat([views * grid[:, :1] + grid[:, 1:3], grid[:, 3:]], 1)
 
 
 def expected_gradient(
@@ -83,7 +55,7 @@ def expected_gradient(
     layer: str,
     views: Tensor,
     loss: TupleLoss,
-    tuples: Tuples,
+    tuples: Tensor,
     *,
     clean: Tensor | None = None,
     both: bool = False,
@@ -94,20 +66,20 @@ def expected_gradient(
     both: back-propagate into the anchor *and* its partners (what SimCLR does); otherwise into the anchor's tower only (the paper's
     Lemma 2).  clean: un-augmented samples ``(N, ...)`` for ``r_clean``, always without gradient; the first views unless given.
     """
-    name, module = find_layer(net, layer)
-    weight = module.weight.detach().clone().requires_grad_(True)
-    params = {key: p.detach() for key, p in net.named_parameters()} | {f"{name}.weight".lstrip("."): weight}
+    of_weight, weight = in_weight(net, layer)
+    weight.requires_grad_()
 
     def outputs(x: Tensor) -> Tensor:
-        f: Tensor = functional_call(net, params, (x,)).flatten(1)
+        f = of_weight(weight, x)
         return f / f.norm(dim=1, keepdim=True) if normalize else f
 
     f, fixed = outputs(views.flatten(0, 1)), outputs(views[:, 0] if clean is None else clean).detach()
-    anchor, partner = f[tuples.anchor], f if both else f.detach()
-    r_pos = pairs.half_squared_distance(anchor, partner[tuples.positive])
-    r_neg = pairs.half_squared_distance(anchor[:, None], partner[tuples.negative])
-    mine, theirs = tuples.anchor // tuples.views, tuples.negative // tuples.views
-    r_clean = pairs.half_squared_distance(fixed[mine][:, None], fixed[theirs])
+    partner = f if both else f.detach()
+    anchor, positive, negative = f[tuples[:, :1]], partner[tuples[:, 1:2]], partner[tuples[:, 2:]]
+    r_pos = pairs.half_squared_distance(anchor, positive)[:, 0]
+    r_neg = pairs.half_squared_distance(anchor, negative)
+    sample = fixed[tuples // views.shape[1]]
+    r_clean = pairs.half_squared_distance(sample[:, :1], sample[:, 2:])
     (gradient,) = torch.autograd.grad(loss(r_pos, r_neg, r_clean).mean(), weight)
     return gradient
 
@@ -143,15 +115,8 @@ def nce_loss(tau: float) -> TupleLoss:
     return lambda p, n, _: pairs.info_nce(p, n, temperature=tau)
 
 
-def exact_loss(tau: float) -> TupleLoss:
-    r""":math:`L^{\tau,exact}` (Eq. 7): weights from the un-augmented distances, without gradient."""
-    return lambda p, n, c: pairs.exact(p, n, c, temperature=tau)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Random finite populations
-
-DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 
 
 @dataclass(frozen=True)
@@ -191,12 +156,7 @@ def populations(
                 yield Population(net, name, clean, population)
 
 
-def _apart(value: Tensor, wanted: Tensor) -> float:
-    """:func:`relative_gap` of two weights, or of two vectors."""
-    return relative_gap(*(each if each.ndim == 1 else vec(each) for each in (value, wanted)))
-
-
-@over(populations, error=_apart)
+@over(populations, error=gap)
 def theorem3_gaps(p: Population) -> Iterator[Comparison]:
     r"""Minus the enumerated gradient of :math:`L_{simp}` against :math:`V_x[\bar K] vec(W)`."""
     op = p.operator()
@@ -222,7 +182,7 @@ def _affine(networks: int, seed: int) -> Iterator[tuple[nn.Sequential, str, Tens
         yield from ((net, layer, views) for layer in ("0", "2"))
 
 
-@over(_affine, error=_apart)
+@over(_affine, error=gap)
 def affine_gaps(instance: tuple[nn.Sequential, str, Tensor]) -> Iterator[Comparison]:
     r"""A ReLU network with biases: ``OP vec(W)`` fails, :math:`Cov_x[\bar K_l, \bar f_L]` (:meth:`exact_update`) holds."""
     op = covariance_operator(*instance)
@@ -240,20 +200,12 @@ def eigenvalue_margin(networks: int = 20, seed: int = 0, beta: float = 0.0) -> f
     return min(margins)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A convergence curve: ``error`` against ``size``, and the slope of its logarithms."""
-
-    size: tuple[int, ...]
-    error: tuple[float, ...]
-
-    @property
-    def rate(self) -> float:
-        """Least-squares slope of log error against log size."""
-        return float(linregress(np.log(self.size), np.log(self.error)).slope)
+def power(size: Sequence[float], error: Sequence[float]) -> float:
+    """The power of ``size`` with which ``error`` grows: the least-squares slope of their logarithms."""
+    return float(linregress(np.log(size), np.log(error)).slope)
 
 
-def monte_carlo(counts: tuple[int, ...], replicates: int = 32, seed: int = 0, *, averaged: bool = True) -> Curve:
+def monte_carlo(counts: Sequence[int], replicates: int, seed: int, *, averaged: bool = True) -> list[float]:
     r"""Root-mean-square relative error of the batch gradient of :math:`L_{simp}` (one tower) on ``count`` random tuples, per count.
 
     averaged: against the operator's step; else against that of the covariance of all views.  All replicates of a count go
@@ -268,16 +220,19 @@ def monte_carlo(counts: tuple[int, ...], replicates: int = 32, seed: int = 0, *,
     truth = (op if averaged else covariance_operator(net, "2", views.flatten(0, 1)[:, None])).update()
     errors = []
     for count in counts:
-        t = _random_tuples(8, 4, replicates * count, seed=seed + count)
-        pull = (y[t.positive] - y[t.negative[:, 0]]) / count  # minus the gradient of r+ - r- in the anchor's output
-        where = t.anchor + len(y) * torch.arange(replicates).repeat_interleave(count)
+        tuples, draw = (replicates * count,), torch.Generator().manual_seed(seed + count)
+        image = 4 * torch.randint(8, tuples, generator=draw)
+        anchor, positive = (image + torch.randint(4, tuples, generator=draw) for _ in range(2))
+        # minus the gradient of r+ - r- in the anchor's output
+        pull = (y[positive] - y[torch.randint(32, tuples, generator=draw)]) / count
+        where = anchor + len(y) * torch.arange(replicates).repeat_interleave(count)
         cotangent = torch.zeros(replicates * len(y), y.shape[1], dtype=y.dtype).index_add_(0, where, pull)
         steps = op.opened.vjp(cotangent.unflatten(0, (replicates, -1)))
         errors.append(float(((steps - truth).flatten(1).square().sum(1).mean()).sqrt() / truth.norm()))
-    return Curve(counts, tuple(errors))
+    return errors
 
 
-@over(populations, error=_apart)
+@over(populations, error=gap)
 def normalized_gaps(p: Population) -> Iterator[Comparison]:
     r"""Eq. 56: minus the enumerated gradient of :math:`L_{simp}` on l2-normalised outputs against the cross-covariance."""
     op = p.operator(normalize=True)
@@ -298,16 +253,7 @@ def normalized_gaps(p: Population) -> Iterator[Comparison]:
     yield "broken: transpose", dense.T @ weight, vec(one)
 
 
-def asymmetry(networks: int = 20, seed: int = 0, *, normalize: bool = True) -> float:
-    r"""Of Eq. 56's operator (or Theorem 3's): the median of :math:`\|A - A^T\| / \|A\|` (Frobenius) over random instances."""
-    found = []
-    for p in populations(networks, seed):
-        a = p.operator(normalize=normalize).dense()
-        found.append(float((a - a.T).norm() / a.norm()))
-    return float(torch.tensor(found).median())
-
-
-@over(partial(populations, views=1, strength=0.0, samples=5), error=_apart)
+@over(partial(populations, views=1, strength=0.0, samples=5), error=gap)
 def weighted_gaps(p: Population) -> Iterator[Comparison]:
     r"""Theorem 4 without augmentation (V = 1, :math:`\theta = 0`): triplet and InfoNCE, one tower and both."""
     tau = 2.0
@@ -321,16 +267,17 @@ def weighted_gaps(p: Population) -> Iterator[Comparison]:
         yield "broken: half forgotten", 2 * op.update(), one
 
 
-@over(partial(populations, samples=3, views=2), error=_apart)
+@over(partial(populations, samples=3, views=2), error=gap)
 def exact_loss_gaps(p: Population) -> Iterator[Comparison]:
     r"""Eq. 7: :math:`L^{\tau,exact}` with H negatives has the operator :math:`H \cdot \frac12 V^\xi`, and no residue.
 
     Broken: weights from augmented distances (as the released code does), and weights that are differentiated.
     """
     tau = 2.0
+    exact: TupleLoss = partial(pairs.exact, temperature=tau)
 
     def augmented(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
-        return pairs.exact(p, n, n, temperature=tau)
+        return exact(p, n, n)
 
     def differentiated(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
         return (pairs.pair_weight(n, "info_nce", temperature=tau) * (p[:, None] - n)).sum(-1)
@@ -339,13 +286,13 @@ def exact_loss_gaps(p: Population) -> Iterator[Comparison]:
     if update.norm() < 1e-6 * p.operator().update().norm():
         return  # all samples are far apart and the force vanishes: nothing but rounding is left
     for h in (1, 2, 3):
-        yield f"H = {h}, one tower", h * update, p.step(exact_loss(tau), h)
-    yield "both towers, doubled", 2 * update, p.step(exact_loss(tau), both=True)
+        yield f"H = {h}, one tower", h * update, p.step(exact, h)
+    yield "both towers, doubled", 2 * update, p.step(exact, both=True)
     yield "broken: weights from augmented distances", update, p.step(augmented)
     yield "broken: gradient through the weights", update, p.step(differentiated)
 
 
-@over(populations, error=_apart)
+@over(populations, error=gap)
 def extended_gaps(p: Population) -> Iterator[Comparison]:
     r"""Corollary 1: :math:`L^\beta_{simp}` against :math:`-\beta EV + VE`, for several ``beta``."""
     inter, intra = p.operator().update(), intra_operator(p.net, p.layer, p.views).update()
@@ -555,55 +502,40 @@ def coefficients(y: Tensor, n: int, v: int, loss: str, tau: float, margin: float
 
 
 def population_with_strength(
-    strength: float, *, symmetric: bool, seed: int = 0
+    strength: float, *, symmetric: bool = False, alike: bool = False, seed: int = 0
 ) -> tuple[nn.Sequential, Tensor, Tensor]:
-    r"""A network, clean samples and their views ``x + s noise``: four directions, and their opposites if ``symmetric``."""
-    samples = 5
-    net = mlp((4, 8, 3), "leaky_relu", seed=seed)
-    draw = torch.Generator().manual_seed(seed)
-    clean = torch.randn(samples, 4, generator=draw, dtype=torch.float64)
-    noise = torch.randn(samples, 4, 4, generator=draw, dtype=torch.float64)
-    noise = torch.cat([noise, -noise], 1) if symmetric else noise
-    return net, clean, clean[:, None] + strength * noise
+    r"""A network, five clean samples and their views ``x + s noise``: four directions, and their opposites if ``symmetric``.
 
-
-def _look_alikes(strength: float, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
-    """A network, five clean samples that differ by a thousandth, and one fixed view of each, ``x + s noise``.
-
-    Nothing varies within an augmentation, which yet moves every sample: all there is is bias.
+    alike: the samples differ by a thousandth, and each has one view: nothing varies within an augmentation, which yet moves every
+    sample, so that all there is is bias.
     """
-    net = mlp((4, 8, 3), "leaky_relu", seed=seed)
     draw = torch.Generator().manual_seed(seed)
-    clean = torch.randn(1, 4, generator=draw, dtype=torch.float64) + 1e-3 * torch.randn(
-        5, 4, generator=draw, dtype=torch.float64
-    )
-    noise = torch.randn(5, 1, 4, generator=draw, dtype=torch.float64)
-    return net, clean, clean[:, None] + strength * noise
+    clean = torch.randn(1 if alike else 5, 4, generator=draw, dtype=torch.float64)
+    if alike:
+        clean = clean + 1e-3 * torch.randn(5, 4, generator=draw, dtype=torch.float64)
+    noise = torch.randn(5, 1 if alike else 4, 4, generator=draw, dtype=torch.float64)
+    noise = torch.cat([noise, -noise], 1) if symmetric else noise
+    return mlp((4, 8, 3), "leaky_relu", seed=seed), clean, clean[:, None] + strength * noise
 
 
 BOUNDS = ("corrected", "printed", "unbiased")
 
 
-def bound_margins(
-    instances: int, *, tau: float = 1.0, loss: str = "info_nce", margin: float = 0.0, seed: int = 0, alike: bool = False
-) -> dict[str, Tensor]:
+def bound_margins(instances: int, *, tau: float, loss: str, margin: float, seed: int, alike: bool) -> dict[str, Tensor]:
     r"""Each of :data:`BOUNDS` over theta on random networks, populations and augmentation strengths, ``(instances,)`` each.
 
-    1 would be tight, and less is no bound.  alike: the populations are :func:`_look_alikes`.
+    1 would be tight, and less is no bound.  alike: as in :func:`population_with_strength`.
     """
     rows = []
     for s in range(seed, seed + instances):
         strength = 10 ** float(torch.empty(1).uniform_(-2, 0.3, generator=torch.Generator().manual_seed(s)))
-        if alike:
-            net, clean, views = _look_alikes(strength, s)
-        else:
-            net, clean, views = population_with_strength(strength, symmetric=bool(s % 2), seed=s)
+        net, clean, views = population_with_strength(strength, symmetric=bool(s % 2) and not alike, alike=alike, seed=s)
         found = residue(net, "0", views, clean, tau=tau, loss=loss, margin=margin)
         rows.append([getattr(found, name) / found.theta for name in BOUNDS])
     return dict(zip(BOUNDS, torch.tensor(rows, dtype=torch.float64).T, strict=True))
 
 
-@over(lambda count, seed: (population_with_strength(0.5, symmetric=False, seed=s) for s in range(seed, seed + count)))
+@over(lambda count, seed: (population_with_strength(0.5, seed=s) for s in range(seed, seed + count)))
 def step_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Comparison]:
     """The coefficients of the two terms against autograd on the enumerated loss, for both losses, one tower and both."""
     net, clean, views = instance

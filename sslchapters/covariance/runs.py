@@ -7,15 +7,13 @@ exact; a SimCLR step draws a batch of images and two views of each, back-propaga
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook._check import require_whole
 from sslbook.losses import pairs as losses
@@ -23,11 +21,10 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import vec
 from sslbook.operator.view_weights import Mixing
 from sslchapters import enumerated
-from sslchapters.instances import convnet
+from sslchapters.enumerated import Scene, scene, scene_network
+from sslchapters.enumerated import digits_scene as digits_scene
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
-
-Device = torch.device | str
 
 OPERATOR = "operator"
 RIVALS = ("views not averaged", "covariance within views", "no augmentation")
@@ -36,44 +33,14 @@ PARTS = ("weights left out", "outputs not normalised")
 """What the operator of InfoNCE has beside the plain one, each left out; the last has no weights either."""
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A finite population of real images: ``views (N, V, C, H, W)``, un-augmented ``clean (N, C, H, W)``, ``labels (N,)``."""
+def cifar10_scene(samples: int, seed: int) -> Scene:
+    """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views)."""
+    images = enumerated.read("cifar10", "test", samples, seed, dtype=torch.float64)
 
-    views: Tensor
-    clean: Tensor
-    labels: Tensor
+    def views(pixels: Tensor) -> Tensor:
+        return torch.stack([(x * level).clamp(0, 1) for x in (pixels, pixels.flip(-1)) for level in (1.0, 0.8, 1.2)], 1)
 
-    def to(self, device: Device) -> Scene:
-        """The same population on another device."""
-        return Scene(self.views.to(device), self.clean.to(device), self.labels.to(device))
-
-
-def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: Device = "cpu") -> Scene:
-    """Handwritten digits with all translations by up to ``radius`` pixels; the mean image is subtracted."""
-    data = enumerated.digits(samples, seed, dtype=torch.float64)
-    mean = data.pixels.mean(0)
-    return Scene(enumerated.shifts(data.pixels, radius) - mean, data.pixels - mean, data.labels).to(device)
-
-
-def cifar10_scene(samples: int = 256, seed: int = 0) -> Scene:
-    """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views); the mean image is subtracted."""
-    data = enumerated.read("cifar10", "test", samples, seed, dtype=torch.float64)
-    mean = data.pixels.mean(0)
-    augmented = enumerated.views(data.pixels, [enumerated.flips, enumerated.brightness])
-    return Scene(augmented - mean, data.pixels - mean, data.labels)
-
-
-def faded(scene: Scene, strength: float) -> Scene:
-    """The same images with weaker augmentation: views ``x + strength (x' - x)``."""
-    clean = scene.clean[:, None]
-    return replace(scene, views=clean + strength * (scene.views - clean))
-
-
-def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
-    """The small conv net of these experiments: two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
-    channels, size = scene.clean.shape[1], scene.clean.shape[2]
-    return convnet((channels, 8, 16), size, 16, seed=seed).to(scene.views.device)
+    return scene(images, views)
 
 
 def scene_operator(
@@ -129,9 +96,8 @@ class Agreement:
 
 def simclr_agreement(
     op: CovarianceOperator,
-    predicted: Mapping[str, Tensor] | None = None,
+    predicted: Mapping[str, Tensor],
     *,
-    size: int = 64,
     batches: tuple[int, ...] = (1, 4, 16, 64),
     loss: str = "simple",
     tau: float = 0.5,
@@ -140,13 +106,12 @@ def simclr_agreement(
 ) -> Agreement:
     r"""Compare predicted steps with minus the mean gradient of ``m`` SimCLR batches (both towers), for each ``m`` of ``batches``.
 
-    predicted: by name, as :func:`theories` has them; ``2 OP vec(W)`` alone if not given.  One batch is noisy; what remains when
-    many are averaged is the expected step, which is what the theorems are about.
+    predicted: by name, as :func:`theories` has them.  A batch has 64 images.  One is noisy; what remains when many are averaged is
+    the expected step, which is what the theorems are about.
     """
-    told = predicted or {OPERATOR: 2 * op.update()}
     fewest = math.gcd(*batches)  # finer means than these are not asked for
     drawn = [
-        -simclr_gradients(op, size, loss=loss, tau=tau, replicates=max(batches), seed=seed + r, together=fewest)
+        -simclr_gradients(op, 64, loss=loss, tau=tau, replicates=max(batches), seed=seed + r, together=fewest)
         for r in range(replicates)
     ]
     steps = torch.stack(drawn).flatten(2)
@@ -154,10 +119,10 @@ def simclr_agreement(
     means = [steps[:, : steps.shape[1] // m * m].unflatten(1, (-1, m)).mean(2).flatten(0, 1) for m in groups]
     cosines = {
         name: tuple(tuple(torch.cosine_similarity(mean, step.flatten()[None]).tolist()) for mean in means)
-        for name, step in told.items()
+        for name, step in predicted.items()
     }
     lengths = {
-        name: tuple((steps.mean(1) @ step.flatten() / step.square().sum()).tolist()) for name, step in told.items()
+        name: tuple((steps.mean(1) @ step.flatten() / step.square().sum()).tolist()) for name, step in predicted.items()
     }
     return Agreement(batches, cosines, lengths)
 
@@ -193,10 +158,8 @@ def simclr_gradients(
     y = op.opened.output.detach()
     first, second = (index.to(y.device) for index in batches_of(op.population, size, replicates, seed))
     pair = [y[index].requires_grad_(True) for index in (first, second)]
-    if loss == "info_nce":
-        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=True, temperature=tau)
-    else:
-        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=False)
+    options = {"normalize": True, "temperature": tau} if loss == "info_nce" else {"normalize": False}
+    value = losses.contrastive(pair[0], pair[1], loss=loss, **options)
     pulls = torch.autograd.grad(value.sum(), pair)
     cotangent = torch.zeros(replicates // together * n * v, y.shape[1], dtype=y.dtype, device=y.device)
     row = n * v * (torch.arange(replicates, device=y.device)[:, None] // together)
@@ -205,44 +168,35 @@ def simclr_gradients(
     return op.opened.vjp(cotangent.unflatten(0, (-1, n * v)) / together)
 
 
-Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""A loss of the outputs of two views, and of the labels."""
+def train_student(net: nn.Sequential, scene: Scene, *, told: bool, steps: int, seed: int) -> nn.Sequential:
+    """Train ``net`` in place by SGD on batches of 64 images, with two of their views each.
 
-
-def simclr(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
-    """SimCLR's InfoNCE, which looks at no label."""
-    del labels
-    return losses.contrastive(one, two, temperature=0.5)
-
-
-def told(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy on the outputs of both views: a run that knows what the images show."""
-    return (F.cross_entropy(one, labels) + F.cross_entropy(two, labels)) / 2
-
-
-def train_student(
-    net: nn.Sequential, scene: Scene, objective: Objective = simclr, *, steps: int, size: int = 64, seed: int = 0
-) -> nn.Sequential:
-    """Train ``net`` in place by SGD on batches of ``size`` images, with two of their views each."""
+    told: by cross-entropy on the outputs of both views, which knows what the images show; else by SimCLR's InfoNCE.
+    """
     draw = torch.Generator().manual_seed(seed)
     (n, v), flat = scene.views.shape[:2], scene.views.flatten(0, 1)
     labels = scene.labels.to(flat.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     for _ in range(steps):
-        sample = torch.randperm(n, generator=draw)[:size]
-        shown = [v * sample + torch.randint(v, (size,), generator=draw) for _ in range(2)]
-        one, two = (flat[index] for index in torch.stack(shown).to(flat.device))
+        sample = torch.randperm(n, generator=draw)[:64]
+        shown = [v * sample + torch.randint(v, (64,), generator=draw) for _ in range(2)]
+        one, two = (net(flat[index]) for index in torch.stack(shown).to(flat.device))
+        truth = labels[sample.to(flat.device)]
         optimizer.zero_grad()
-        objective(net(one), net(two), labels[sample.to(flat.device)]).backward()
+        if told:
+            loss = (F.cross_entropy(one, truth) + F.cross_entropy(two, truth)) / 2
+        else:
+            loss = losses.contrastive(one, two, temperature=0.5)
+        loss.backward()
         optimizer.step()
     return net
 
 
-def weights_inside(net: nn.Sequential, layer: str, scene: Scene, k: int = 8) -> dict[str, float]:
-    """By the name of an operator: the share of the weights (squared norm) in its ``k`` leading eigenvectors."""
+def weights_inside(net: nn.Sequential, layer: str, scene: Scene) -> dict[str, float]:
+    """By the name of an operator: the share of the weights (squared norm) in its eight leading eigenvectors."""
     unit = nn.functional.normalize(vec(net.get_parameter(f"{layer}.weight").detach()), dim=0)
     operators = zip((OPERATOR, *RIVALS), _operators(net, layer, scene), strict=True)
-    return {name: float((op.top_eigenpairs(k, tol=1e-6).vectors.T @ unit).square().sum()) for name, op in operators}
+    return {name: float((op.top_eigenpairs(8, tol=1e-6).vectors.T @ unit).square().sum()) for name, op in operators}
 
 
 def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
@@ -257,19 +211,7 @@ def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
     return pairs.values.cpu(), pairs.vectors.T.reshape(k, *scene.clean.shape[1:]).cpu(), op.trace()
 
 
-def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[int, int]:
-    """Multiplications, as PyTorch counts them, of one application of ``op`` and of a forward and backward pass of its views."""
-    direction = torch.ones_like(op.opened.weight)
-    views = scene.views.flatten(0, 1)
-    counts = []
-    for work in (lambda: op.apply(direction), lambda: torch.autograd.grad(net(views).sum(), list(net.parameters()))):
-        with FlopCounterMode(display=False) as counter:
-            work()
-        counts.append(int(counter.get_total_flops()))
-    return counts[0], counts[1]
-
-
-def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
+def cifar10_values(seeds: tuple[int, ...]) -> dict[str, object]:
     """The record ``covariance-cifar10``: how well operators predict SimCLR steps of a conv net on 256 real CIFAR-10 images.
 
     cosine: by loss, theory, seed and size of the mean.
@@ -287,21 +229,17 @@ def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
 
 
 RUN_STEPS, RUN_LAYERS = 60, ("0", "2")
-STATES: dict[str, tuple[Objective, int]] = {
-    "start": (simclr, 0),
-    "simclr": (simclr, RUN_STEPS),
-    "labels": (told, RUN_STEPS),
-}
-"""What a network of a run was trained by, and for how many steps."""
+STATES = {"start": (False, 0), "simclr": (False, RUN_STEPS), "labels": (True, RUN_STEPS)}
+"""Whether a network of a run was told the labels, and for how many steps it was trained."""
 
 
-def along_runs(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, object]:
+def along_runs(seeds: tuple[int, ...]) -> dict[str, object]:
     """The record ``covariance-runs``: 128 digits and a conv net of each seed, before and after training, in both convolutions.
 
     cosine: by state, layer and theory, of the mean of 64 batches' InfoNCE steps with the step that is predicted; over seeds.
     share: by state, layer and operator, of the weights' squared length in its eight leading modes; over seeds.
     """
-    keep = (parts or parts_folder()) / "covariance-runs"
+    keep = parts_folder() / "covariance-runs"
     found = sweep(_along, tuple(STATES), seeds, alike=lambda state: state, most=lambda state: 1, keep=keep)
     values: dict[str, dict[str, Any]] = {"cosine": {}, "share": {}}
     for state, measured in found.items():
@@ -315,8 +253,8 @@ def _along(chunk: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
     """Cosines and shares of each replica, by ``kind/layer/name``."""
     found: dict[str, list[float]] = {}
     for state, seed in chunk:
-        scene, (objective, steps) = digits_scene(128, seed=seed), STATES[state]
-        net = train_student(scene_network(scene, seed), scene, objective, steps=steps, seed=seed)
+        scene, (told, steps) = digits_scene(128, seed=seed), STATES[state]
+        net = train_student(scene_network(scene, seed), scene, told=told, steps=steps, seed=seed)
         for layer in RUN_LAYERS:
             for name, share in weights_inside(net, layer, scene).items():
                 found.setdefault(f"share/{layer}/{name}", []).append(share)

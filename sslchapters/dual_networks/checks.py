@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.func import grad, jacrev, vmap
 
 from sslbook.losses import pairs as losses
 from sslbook.networks.small import Power, initialize, mlp
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslchapters.checks import Comparison, Gaps, over
-from sslchapters.instances import Residual, instance_seeds, random_network, residual_net
+from sslchapters.instances import DEGREE_ONE, Residual, in_weight, instance_seeds, random_network, residual_net
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reversible layers: the matrices whose product a network is, and the degree of its homogeneity
@@ -33,42 +33,29 @@ from sslchapters.instances import Residual, instance_seeds, random_network, resi
 # Definition 2 of [tian2020] calls such a layer *reversible*.
 
 
-def gates(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor] | None:
-    r"""Diagonals of :math:`G` and :math:`QG` for an element-wise activation at ``u``; ``None`` for other modules.
-
-    ReLU and leaky ReLU have :math:`Q = I`; the monomial :math:`u^p` has :math:`G = \mathrm{diag}(u^{p-1})`, :math:`Q = pI`.
-    """
-    if isinstance(module, nn.ReLU):
-        gate = (u > 0).to(u.dtype)
-        return gate, gate
-    if isinstance(module, nn.LeakyReLU):
-        gate = torch.where(u > 0, torch.ones_like(u), torch.full_like(u, module.negative_slope))
-        return gate, gate
-    if isinstance(module, Power):
-        gate = u ** (module.p - 1)
-        return gate, module.p * gate
-    return None
-
-
 def stage_matrices(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor]:
     r"""Per-sample matrices :math:`(G, QG)` of one module at its input ``u`` of shape ``(B, ...)``.
 
-    Shapes ``(B, out, in)`` on flattened features.  Sequential modules multiply, residual blocks add, activations are
-    diagonal, everything else must be a linear map without bias and is read off from its action on a basis.
+    Shapes ``(B, out, in)`` on flattened features.  Sequential modules multiply, residual blocks add, element-wise activations are
+    diagonal: ReLU and leaky ReLU have :math:`Q = I`, the monomial :math:`u^p` has :math:`G = \mathrm{diag}(u^{p-1})`,
+    :math:`Q = pI`.  Everything else must be a linear map without bias and is read off from its action on a basis.
     """
-    batch = u.shape[0]
-    pair = gates(module, u)
-    if pair is not None:
-        return torch.diag_embed(pair[0].reshape(batch, -1)), torch.diag_embed(pair[1].reshape(batch, -1))
     if isinstance(module, nn.Sequential):
         return _product(list(module), u)
     if isinstance(module, Residual):
         skip, branch = stage_matrices(module.skip, u), stage_matrices(module.branch, u)
         return skip[0] + branch[0], skip[1] + branch[1]
+    if isinstance(module, Power):
+        gate = torch.diag_embed(u.flatten(1) ** (module.p - 1))
+        return gate, module.p * gate
+    if isinstance(module, (nn.ReLU, nn.LeakyReLU)):
+        closed = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
+        gate = torch.diag_embed(torch.where(u > 0, torch.ones_like(u), torch.full_like(u, closed)).flatten(1))
+        return gate, gate
     size = u[0].numel()
     basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *u.shape[1:])
     matrix = module(basis).reshape(size, -1).T
-    return matrix.expand(batch, -1, -1), matrix.expand(batch, -1, -1)
+    return matrix.expand(len(u), -1, -1), matrix.expand(len(u), -1, -1)
 
 
 def _product(stages: Sequence[nn.Module], u: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,34 +123,30 @@ class Instance:
     @property
     def weight(self) -> Tensor:
         """The layer's weight."""
-        weight = self.net[self.index].weight
-        assert isinstance(weight, Tensor)
-        return weight.detach()
+        return self.net.get_parameter(f"{self.layer}.weight").detach()
 
     @property
     def other(self) -> Tensor:
         """The weight of the twin's layer."""
-        weight = self.twin[self.index].weight
-        assert isinstance(weight, Tensor)
-        return weight.detach()
+        return self.twin.get_parameter(f"{self.layer}.weight").detach()
 
 
-def instances(networks: int, pairs: int, seed: int, kinds: Sequence[str]) -> Iterator[Instance]:
-    """Every top-level linear or convolutional layer of ``networks`` random networks, with ``pairs`` random pairs each.
+def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instance]]:
+    """Every top-level linear or convolutional layer of random networks, with ``pairs`` random pairs each, for :func:`over`.
 
     Networks with a zero output, or with outputs in a single direction, are passed over: they leave nothing to compare.
     """
-    for s in instance_seeds(networks, seed):
-        net, shape = random_network(s, kinds)
-        twin, _ = random_network(s, kinds)
-        initialize(twin, s + 1_000_003)
-        draw = torch.Generator().manual_seed(s)
-        x1, x2 = torch.randn(2, pairs, *shape, generator=draw, dtype=torch.float64)
-        if _silent(net, x1, x2) or _silent(twin, x1, x2):
-            continue
-        for name, module in net.named_children():
-            if isinstance(module, Layer):
-                yield Instance(net, twin, name, x1, x2)
+
+    def draw(networks: int, seed: int) -> Iterator[Instance]:
+        for s in instance_seeds(networks, seed):
+            (net, shape), (twin, _) = random_network(s, kinds), random_network(s, kinds)
+            initialize(twin, s + 1_000_003)
+            x1, x2 = torch.randn(2, pairs, *shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
+            layers = [name for name, module in net.named_children() if isinstance(module, Layer)]
+            if not (_silent(net, x1, x2) or _silent(twin, x1, x2)):
+                yield from (Instance(net, twin, name, x1, x2) for name in layers)
+
+    return draw
 
 
 def _silent(net: nn.Module, x1: Tensor, x2: Tensor) -> bool:
@@ -228,30 +211,23 @@ def autograd_gradient(
 
     The second tower is held fixed, unless ``both`` (then ``net2`` must be ``net1``: one set of weights in both places).
     """
-    key = f"{layer}.weight".lstrip(".")
-    params = {name: p.detach() for name, p in net1.named_parameters()}
-    other = {name: p.detach() for name, p in net2.named_parameters()}
+    (one, weight), (two, other) = in_weight(net1, layer), in_weight(net2, layer)
 
     def distance(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        f1 = functional_call(net1, {**params, key: w}, (a[None],)).flatten()
-        f2 = functional_call(net2, {**other, key: w} if both else other, (b[None],)).flatten()
+        f1, f2 = one(w, a[None])[0], two(w if both else other, b[None])[0]
         if normalize:
             f1, f2 = f1 / f1.norm(), f2 / f2.norm()
         return losses.half_squared_distance(f1, f2)
 
-    gradients = vmap(grad(distance), in_dims=(None, 0, 0))(params[key], x1, x2)
-    return torch.stack([vec(g) for g in gradients])
+    return _per_pair(vmap(grad(distance), in_dims=(None, 0, 0))(weight, x1, x2))
+
+
+def _per_pair(gradients: Tensor) -> Tensor:
+    """Gradients in a layer's weight, one a pair, as vectors: ``(B, n)``."""
+    return torch.stack([vec(each) for each in gradients])
 
 
 # -- checks on random networks ------------------------------------------------------------------------------------------
-
-
-DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
-
-
-def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instance]]:
-    """:func:`instances` of some kinds of networks, as :func:`over` asks for them."""
-    return lambda networks, seed: instances(networks, pairs, seed, kinds)
 
 
 @over(_layers("linear", "relu", "leaky_relu", "power"))
@@ -267,15 +243,9 @@ def connection_gaps(it: Instance) -> Iterator[Comparison]:
 
 def _weight_jacobian(it: Instance) -> Tensor:
     r""":math:`(\partial f_L / \partial vec(W_l))^T` of each input by autograd, ``(B, n, n_L)``."""
-    key = f"{it.layer}.weight"
-    params = {name: p.detach() for name, p in it.net.named_parameters()}
-
-    def output(w: Tensor, x: Tensor) -> Tensor:
-        found: Tensor = functional_call(it.net, {**params, key: w}, (x[None],))
-        return found.flatten()
-
-    jacobian: Tensor = vmap(jacrev(output), in_dims=(None, 0))(params[key], it.x1)
-    return torch.stack([torch.stack([vec(row) for row in one], -1) for one in jacobian])
+    outputs, weight = in_weight(it.net, it.layer)
+    jacobian: Tensor = vmap(jacrev(lambda w, x: outputs(w, x[None])[0]), in_dims=(None, 0))(weight, it.x1)
+    return torch.stack([_per_pair(one).T for one in jacobian])
 
 
 @over(_layers("linear", "relu", "leaky_relu", "power", "conv", "residual"))
@@ -420,18 +390,15 @@ def partial_sums(count: int = 400, seed: int = 0) -> Gaps:
     draw = torch.Generator().manual_seed(seed)
     r_pos = torch.rand(count, generator=draw, dtype=torch.float64) * 3
     r_neg = torch.rand(count, 5, generator=draw, dtype=torch.float64) * 3
-    found = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PRINTED.items()}
-    ours = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PAIR_LOSSES.items()}
-    extended = losses.partials(lambda p, n: losses.simple(p, n, beta=0.25), r_pos, r_neg)
+
+    def partials(loss: PairLoss) -> losses.Partials:
+        return losses.partials(loss, r_pos, r_neg)
 
     def detuned(p: Tensor, n: Tensor) -> Tensor:
         return p / 0.7 + torch.logsumexp(torch.cat([-p[..., None], -n], -1), -1)
 
-    wrong = losses.partials(detuned, r_pos, r_neg)
-    exchanged = [
-        lambda p, n, fn=fn: fn(n[:, 0], p[:, None]) for fn in PAIR_LOSSES.values()
-    ]  # positive and its one negative
-    swapped = [losses.partials(fn, r_pos, r_neg[:, :1]) for fn in exchanged]
+    def exchanged(loss: PairLoss) -> losses.Partials:  # the positive and its one negative
+        return losses.partials(lambda p, n: loss(n[:, 0], p[:, None]), r_pos, r_neg[:, :1])
 
     def margin(pair: losses.Partials) -> float:
         return float(torch.cat([pair.pos, -pair.neg.flatten()]).min())
@@ -439,13 +406,14 @@ def partial_sums(count: int = 400, seed: int = 0) -> Gaps:
     def total(pair: losses.Partials) -> Tensor:
         return (pair.pos + pair.neg.sum(-1)).abs()
 
+    found = {name: partials(loss) for name, loss in PRINTED.items()}
     return {
         "sum": max(float(total(pair).max()) for pair in found.values()),
-        "library": max(relative_gap(ours[name].neg, pair.neg) for name, pair in found.items()),
+        "library": max(relative_gap(partials(PAIR_LOSSES[name]).neg, pair.neg) for name, pair in found.items()),
         "smallest sign margin": min(margin(pair) for pair in found.values()),
-        "broken: pairs exchanged": max(margin(pair) for pair in swapped),
-        "broken: extended loss": float(total(extended).min()),
-        "broken: two temperatures": float(total(wrong).min()),
+        "broken: pairs exchanged": max(margin(exchanged(loss)) for loss in PAIR_LOSSES.values()),
+        "broken: extended loss": float(total(partials(lambda p, n: losses.simple(p, n, beta=0.25))).min()),
+        "broken: two temperatures": float(total(partials(detuned)).min()),
     }
 
 
@@ -481,14 +449,11 @@ def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
 
 def _anchor_gradient(loss: PairLoss, it: Instance, shape: tuple[int, int]) -> Tensor:
     """Autograd's gradient of the loss in the layer's weights, through the anchor's tower alone, ``(tuples, n)``."""
-    key = f"{it.layer}.weight"
-    params = {name: p.detach() for name, p in it.net.named_parameters()}
+    outputs, weight = in_weight(it.net, it.layer)
 
     def value(w: Tensor, x: Tensor) -> Tensor:
-        anchor = functional_call(it.net, {**params, key: w}, (x[:1],)).flatten(1)
-        others = functional_call(it.net, params, (x[1:],)).flatten(1)
+        anchor, others = outputs(w, x[:1]), outputs(weight, x[1:])
         r_pos = losses.half_squared_distance(anchor, others[:1])
         return loss(r_pos, losses.half_squared_distance(anchor, others[1:])[None]).sum()
 
-    gradients = vmap(grad(value), in_dims=(None, 0))(params[key], it.x1.unflatten(0, shape))
-    return torch.stack([vec(g) for g in gradients])
+    return _per_pair(vmap(grad(value), in_dims=(None, 0))(weight, it.x1.unflatten(0, shape)))

@@ -48,25 +48,29 @@ def initial(streams: Streams, inputs: int = INPUTS) -> Weights:
     return [streams.normal(shape).float() * (gain / shape[1]) ** 0.5 for shape, gain in zip(shapes, gains, strict=True)]
 
 
+def shifted_digits() -> tuple[Tensor, Tensor]:
+    """Digits of mean zero and mean square length 1, each with its nine shifts, itself first, ``(N, 9, 64)``; and their classes."""
+    data = enumerated.digits()
+    pixels = data.pixels - data.pixels.mean(0)
+    return enumerated.shifts(pixels, 1).flatten(2) / pixels.square().sum((1, 2, 3)).mean().sqrt(), data.labels
+
+
 class Images:
     """Digits and planted coordinates of several seeds: ``views(index)`` draws two views of images, ``(R, 2, n, d)``."""
 
     def __init__(self, streams: Streams, random_labels: bool = False) -> None:
-        data = enumerated.digits()
-        pixels = (data.pixels - data.pixels.mean(0))[:, 0]
-        scale = pixels.square().sum((-2, -1)).mean().sqrt()
-        self.shifted = enumerated.shifts(pixels[:, None] / scale, 1).flatten(2)  # (N, 9, 64)
-        self.streams, replicas, n = streams, len(streams), len(pixels)
+        self.shifted, labels = shifted_digits()
+        self.streams, replicas, n = streams, len(streams), len(labels)
         of_class = torch.tensor(OF_CLASS).expand(replicas, -1, -1)
         zeros = torch.zeros(replicas, len(CONSTANT))
         doses = torch.tensor(DOSES).expand(replicas, -1, -1)
         self.noise = torch.cat([doses[..., 1], of_class[..., 1], zeros], 1).sqrt()
         a = _standard(streams.normal((n, len(DOSES))).float())
         codes = streams.normal((10, len(OF_CLASS))).float()
-        b = _standard(codes[:, data.labels])
+        b = _standard(codes[:, labels])
         constant = torch.tensor(CONSTANT).sqrt().expand(replicas, n, -1)
         self.shared = torch.cat([a * doses[:, None, :, 0].sqrt(), b * of_class[..., 0].sqrt()[:, None], constant], 2)
-        self.labels = data.labels.expand(replicas, n)
+        self.labels = labels.expand(replicas, n)
         if random_labels:
             self.labels = torch.gather(self.labels, 1, streams.uniform((n,)).argsort(1))
 

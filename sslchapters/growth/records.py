@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,14 @@ TRAINED = 24
 """So many networks of each kind are trained before they are measured."""
 
 
-def _trained(times: Sequence[int], chunk: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
-    return train(chunk[0][0], [seed for _, seed in chunk], times)
-
-
 def doses(seeds: tuple[int, ...], times: tuple[int, ...] = TIMES, parts: Path | None = None) -> dict[str, Any]:
     """``growth``: by method, of each seed, time and direction (in the order of `sslchapters.growth.dose.train`); ``loss``, too."""
     keep = (parts or parts_folder()) / "growth-dose"
-    train_all = partial(_trained, times)
-    found = sweep(train_all, tuple(METHODS), seeds, alike=lambda method: method, most=lambda method: 12, keep=keep)
+
+    def trained(chunk: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
+        return train(chunk[0][0], [seed for _, seed in chunk], times)
+
+    found = sweep(trained, tuple(METHODS), seeds, alike=lambda method: method, most=lambda method: 12, keep=keep)
     return {
         "times": list(times),
         "steps": max(times),
@@ -43,9 +41,9 @@ def _measured(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
     return measured([seed for _, seed in chunk], activation, loss, steps)
 
 
-def zeros(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
+def zeros(seeds: tuple[int, ...]) -> dict[str, Any]:
     """By kind of network, loss and steps of training: the zero of growth and the shares of each network, as `measured` has them."""
-    keep = (parts or parts_folder()) / "growth-zero"
+    keep = parts_folder() / "growth-zero"
     values: dict[str, Any] = {"steps": max(STATES), "trained": TRAINED}
     for steps in STATES:
         losses = ["simple on cosines", "InfoNCE, τ = 0.5"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from math import comb
 
 import torch
+from scipy.optimize import bisect
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -49,10 +49,12 @@ def pair_losses(chance: Tensor | None = None, tau: float = 0.5, beta: float = 0.
     target without gradient, for outputs of mean zero.
     """
 
+    def likely(z: Tensor) -> Tensor:
+        return (torch.ones(z.shape[1]).double() / z.shape[1] if chance is None else chance).to(z.dtype)
+
     def means(gram: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        n, v = z.shape[:2]
-        p = (torch.full((v,), 1 / v, dtype=z.dtype) if chance is None else chance).to(z.dtype)
-        pairs = gram.unflatten(0, (n, v)).unflatten(2, (n, v))
+        n, p = len(z), likely(z)
+        pairs = gram.unflatten(0, (n, -1)).unflatten(2, (n, -1))
         return torch.einsum("ivix,v,x->", pairs, p, p) / n, torch.einsum("ivjx,v,x->", pairs, p, p) / n**2
 
     def gram(z: Tensor, unit: bool = False) -> Tensor:
@@ -64,13 +66,10 @@ def pair_losses(chance: Tensor | None = None, tau: float = 0.5, beta: float = 0.
         return far - near
 
     def square(z: Tensor) -> Tensor:
-        length = z.square().sum(-1)
-        return (length.mean(1) if chance is None else length @ chance).mean()
+        return (z.square().sum(-1) @ likely(z)).mean()
 
     def info_nce(z: Tensor) -> Tensor:
-        cosines = gram(z, unit=True) / tau
-        n, v = z.shape[:2]
-        p = (torch.full((v,), 1 / v, dtype=z.dtype) if chance is None else chance).repeat(n) / n
+        cosines, p = gram(z, unit=True) / tau, likely(z).repeat(len(z)) / len(z)
         return p @ (cosines.exp() @ p).log() - means(cosines, z)[0]
 
     def spectral(z: Tensor) -> Tensor:
@@ -122,15 +121,13 @@ def settled(shares: Tensor, tau: float) -> Tensor:
 
     :math:`\lambda` makes them add up to one; found by bisection.
     """
+    most = float(shares.max())
 
     def at(level: float) -> Tensor:
         return tau * torch.atanh((shares - level).clamp(0, 1 - 1e-15))
 
-    low, high = float(shares.max()) - 1, float(shares.max())
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(at(middle).sum()) > 1 else (low, middle)
-    return at(low) / at(low).sum()
+    level = bisect(lambda level: float(at(level).sum()) - 1, most - 1, most, xtol=1e-16)
+    return at(level) / at(level).sum()
 
 
 def flow(shares: Tensor, variances: Tensor, start: Tensor, times: int, step: float) -> tuple[Tensor, Tensor]:
@@ -146,35 +143,3 @@ def flow(shares: Tensor, variances: Tensor, start: Tensor, times: int, step: flo
         course.append(c)
         squares = squares * (step * 4 * variances * (shares - c) / total).exp()
     return torch.stack(path), torch.stack(course)
-
-
-def zero_through(rho: Callable[[Tensor], Tensor], share: float, others: int) -> float:
-    r"""The share at which a small attribute neither grows nor shrinks, if the output's cosine is :math:`\rho` of the layer's.
-
-    The layer has ``others`` attributes that flip, of equal parts and of one share, which so is the layer's own; the loss is
-    :math:`-E \rho(\gamma_+) + E \rho(\gamma_-)`.  The number of equal signs is binomial, so that both means are exact.
-    """
-    equal = torch.arange(others + 1, dtype=torch.float64)
-    cosine = (2 * equal / others - 1).requires_grad_()
-    slope = torch.autograd.grad(rho(cosine).sum(), cosine)[0]
-
-    def means(p: float) -> tuple[Tensor, Tensor]:
-        weight = torch.tensor(
-            [comb(others, k) * p**k * (1 - p) ** (others - k) for k in range(others + 1)], dtype=torch.float64
-        )
-        return weight @ slope, weight @ (slope * cosine.detach())
-
-    (near, pull), (_, push) = means((1 + share) / 2), means(0.5)
-    return float((pull - push) / near)
-
-
-def zero_of_gaussians(share: float, rank: int, draws: int = 40_000, seed: int = 0) -> float:
-    r"""The share at which a small attribute rests under true cosines, beside ``rank`` equal Gaussian coordinates of one share.
-
-    :math:`E[\gamma_+ / |z_1|^2] \,/\, E[1 / (|z_1| |z_2|)]`: the share, if all outputs had one length and all partners one cosine.
-    """
-    noise = torch.randn(3, draws, rank, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    one, two = (share**0.5 * noise[0] + (1 - share) ** 0.5 * noise[view] for view in (1, 2))
-    first, second = one.norm(dim=1), two.norm(dim=1)
-    products = (one * two).sum(1) / (first * second)
-    return float((products * (first**-2 + second**-2)).mean() / (2 / (first * second)).mean())

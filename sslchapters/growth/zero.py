@@ -15,8 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslchapters import enumerated
-from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, forward, initial
+from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, forward, initial, shifted_digits
 from sslchapters.intervals import Interval
 
 STATES = (0, 100, 300)
@@ -27,15 +26,11 @@ class Scenes:
     """Views for many networks, each with its own strength of the digits and of their shifts."""
 
     def __init__(self, streams: Streams) -> None:
-        pixels = enumerated.digits().pixels
-        pixels = pixels - pixels.mean(0)
-        shifted = enumerated.shifts(pixels, 1).flatten(2)
-        self.unit = shifted / pixels.square().sum((1, 2, 3)).mean().sqrt()  # the image itself first
+        self.unit, _ = shifted_digits()
         self.streams = streams
         self.scale = 0.55 * 5.5 ** streams.uniform((1, 1, 1))
         self.strength = 1.6 * streams.uniform((1, 1, 1))
-        a, b = torch.tensor(DOSES).T
-        self.a, self.b = a, b
+        self.a, self.b = torch.tensor(DOSES).T
 
     def batch(self, size: int = BATCH) -> Tensor:
         """``(R, 2 * size, 80)``, first all first views."""
@@ -114,12 +109,6 @@ def line(x: np.ndarray, y: np.ndarray) -> tuple[Interval, Interval]:
     """Slope and intercept of the least-squares line of ``y`` on ``x``, each with its 95% t-interval."""
     fit = stats.linregress(x, y)
     reach = float(stats.t.ppf(0.975, len(x) - 2))
-    return (
-        Interval(fit.slope, fit.slope - reach * fit.stderr, fit.slope + reach * fit.stderr, len(x)),
-        Interval(
-            fit.intercept,
-            fit.intercept - reach * fit.intercept_stderr,
-            fit.intercept + reach * fit.intercept_stderr,
-            len(x),
-        ),
-    )
+    ends = ((fit.slope, fit.stderr), (fit.intercept, fit.intercept_stderr))
+    slope, intercept = (Interval(mean, mean - reach * error, mean + reach * error, len(x)) for mean, error in ends)
+    return slope, intercept

@@ -2,6 +2,7 @@ r"""The operator of a loss of inner products against autograd, on random network
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator,
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights
 from sslchapters import energies
-from sslchapters.checks import Comparison, Gaps, over
+from sslchapters.checks import Comparison, Gaps, gap, over
 from sslchapters.instances import instance_seeds, random_network
 
 SAMPLES = 6
@@ -57,11 +58,6 @@ def step(net: nn.Module, layer: str, views: Tensor, loss: Loss) -> Tensor:
     outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
     (gradient,) = torch.autograd.grad(loss(outputs), net.get_parameter(f"{layer}.weight"))
     return -gradient
-
-
-def gap(found: Tensor, wanted: Tensor) -> float:
-    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
-    return float((found - wanted).norm() / wanted.norm())
 
 
 @over(instances, error=gap)
@@ -124,16 +120,16 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     distances: list[Loss] = [partial(of_distances, loss=name, **numbers) for name, numbers in _OF_DISTANCES.items()]
     diagonal_free: list[Loss] = [batch.spectral_contrastive, _find_partner]
     cosines = [LOSSES[name] for name in LOSSES if name != "spectral_contrastive"]
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = defaultdict(list)
     for s in instance_seeds(networks, seed):
         draw = torch.Generator().manual_seed(s)
         z = torch.randn(SAMPLES, 2, 4, generator=draw, dtype=torch.float64)
         for name, losses in (("distances", distances), ("zero diagonal", diagonal_free), ("cosines", cosines)):
             for loss in losses:
                 table = -2 * gram_weights(loss, z)
-                found.setdefault(f"trace, {name}", []).append(abs(float(table.trace() / table.norm())))
-                found.setdefault("smaller end", []).append(_smaller_end(table))
-        found.setdefault("pull alone", []).append(_smaller_end(-2 * gram_weights(_alignment, z)))
+                found[f"trace, {name}"].append(abs(float(table.trace() / table.norm())))
+                found["smaller end"].append(_smaller_end(table))
+        found["pull alone"].append(_smaller_end(-2 * gram_weights(_alignment, z)))
         for loss in (distances[-1], diagonal_free[0], LOSSES["info_nce"]):
             for size, key in (((9, 8, 3), "count"), ((2, 3, 3), "dependent")):
                 net = mlp(size, "leaky_relu", seed=s)
@@ -141,10 +137,9 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
                 op = covariance_operator(net, "0", x, loss=loss)
                 assert isinstance(op.mixing, PairMixing)
                 ours, own = _inertia(op.dense()), _inertia(op.mixing.matrix)
-                wanted = tuple(size[-1] * number for number in own)
-                found.setdefault(key, []).append(max(abs(a - b) for a, b in zip(ours, wanted, strict=True)))
+                found[key].append(float((ours - size[-1] * own).abs().max()))
                 if key == "count":
-                    found.setdefault("table's own", []).append(max(abs(a - b) for a, b in zip(ours, own, strict=True)))
+                    found["table's own"].append(float((ours - own).abs().max()))
     most = ("trace, distances", "trace, zero diagonal", "pull alone", "count")
     return {name: max(each) if name in most else min(each) for name, each in found.items()}
 
@@ -156,10 +151,10 @@ _OF_DISTANCES: dict[str, dict[str, Any]] = {
 }
 
 
-def of_distances(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
-    """A loss of half squared distances between the outputs as they are; negatives are all views of other images."""
+def of_distances(z: Tensor, *, loss: str, normalize: bool = False, **numbers: Any) -> Tensor:
+    """A loss of half squared distances between outputs ``(N, 2, d)``; negatives are all views of other images."""
     first, second = z.unbind(-2)
-    return pairs.contrastive(first, second, loss, normalize=False, **numbers)
+    return pairs.contrastive(first, second, loss, normalize=normalize, **numbers)
 
 
 def _find_partner(z: Tensor) -> Tensor:
@@ -179,11 +174,11 @@ def _smaller_end(matrix: Tensor) -> float:
     return float(torch.minimum(-values[0], values[-1]) / values.abs().max())
 
 
-def _inertia(matrix: Tensor) -> tuple[int, int]:
+def _inertia(matrix: Tensor) -> Tensor:
     """The numbers of positive and of negative eigenvalues; those below 1e-9 of the largest count as zero."""
     values = torch.linalg.eigvalsh(matrix)
-    least = 1e-9 * float(values.abs().max())
-    return int((values > least).sum()), int((values < -least).sum())
+    least = 1e-9 * values.abs().max()
+    return torch.stack([(values > least).sum(), (values < -least).sum()])
 
 
 @over(instance_seeds, error=gap)
@@ -250,15 +245,6 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     }
 
 
-def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
-    r"""By how much turning all outputs changes a loss, relative to the loss: :math:`|L(ZQ) - L(Z)| / |L(Z)|`."""
-    draw = torch.Generator().manual_seed(seed)
-    size = outputs.shape[-1]
-    q = torch.linalg.qr(torch.randn(size, size, generator=draw, dtype=outputs.dtype))[0]
-    value = loss(outputs)
-    return float((loss(outputs @ q) - value).abs() / value.abs())
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses that look at each coordinate of the outputs by itself: one table of weights for each
 #
@@ -266,21 +252,21 @@ def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
 # G_d = z_d z_d^T of the single coordinates, (D, 2N, 2N), rows in the order of the flattened views.
 
 
-def vicreg(grams: Tensor, variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Tensor:
-    r"""`~sslbook.losses.batch.vicreg` of the coordinates' Gram matrices.
+def vicreg(grams: Tensor) -> Tensor:
+    r"""`~sslbook.losses.batch.vicreg` of the coordinates' Gram matrices, with its weights 25, 25 and 1.
 
     Its sum of squared covariances is :math:`\|H G H\|_F^2 / (N - 1)^2` less the squared variances, ``H`` the centring: beside the
     variances it sees inner products alone.
     """
     n = grams.shape[1] // 2
     apart = _trace(_block(grams, 0, 0)) + _trace(_block(grams, 1, 1)) - 2 * _trace(_block(grams, 0, 1))
-    loss: Tensor = invariance * apart.mean() / n
+    loss: Tensor = 25 * apart.mean() / n
     for view in (0, 1):
         centred = _centred(_block(grams, view, view))
         spread = _trace(centred) / (n - 1)
         between = centred.sum(0).square().sum() / (n - 1) ** 2 - spread.square().sum()
         hinge = torch.relu(1 - (spread + 1e-4).sqrt()).mean()
-        loss = loss + variance / 2 * hinge + covariance / len(grams) * between
+        loss = loss + 25 / 2 * hinge + between / len(grams)
     return loss
 
 
@@ -364,10 +350,7 @@ def cross_entropy(anchors: Tensor, keys: Tensor) -> Tensor:
 
 def _cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
     r""":math:`M = \partial \ell / \partial (A B^\top)` of :func:`cross_entropy`, ``(n, n)``: a softmax less the identity, by n."""
-    products = (anchors @ keys.T).detach().requires_grad_()
-    loss = nn.functional.cross_entropy(products, torch.arange(len(products)))
-    (slope,) = torch.autograd.grad(loss, products)
-    return slope
+    return ((anchors @ keys.T).softmax(1) - torch.eye(len(anchors), dtype=anchors.dtype)).detach() / len(anchors)
 
 
 def _network(seed: int, inputs: int = 6) -> nn.Sequential:

@@ -11,10 +11,9 @@ The record ``operators-today-ingredients``: what each ingredient of a theory is 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,62 +21,32 @@ from torch import Tensor, nn
 
 from sslbook.images.datasets import Dataset, load_dataset
 from sslbook.losses import batch
-from sslbook.losses import pairs as losses
 from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
 from sslbook.training.augment import PIPELINES, plain, random_view
-from sslchapters import enumerated
+from sslchapters.checks import gap
+from sslchapters.enumerated import Scene, digits_scene, scene_network
 from sslchapters.instances import convnet
-from sslchapters.operators_today.checks import gap
+from sslchapters.operators_today.checks import of_distances
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Handwritten digits with all shifts by up to one pixel: ``views (N, 9, 1, 8, 8)``, un-augmented ``clean (N, 1, 8, 8)``."""
-
-    views: Tensor
-    clean: Tensor
-
-    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Of ``size`` images: two different views each ``(size, 2, ...)``, and the images themselves."""
-        sample = torch.randperm(len(self.views), generator=draw)[:size]
-        pair = torch.rand(size, self.views.shape[1], generator=draw).argsort(1)[:, :2]
-        where = self.views.device
-        sample, pair = sample.to(where), pair.to(where)
-        return self.views[sample[:, None], pair], self.clean[sample]
-
-
-def digits(samples: int = 512, seed: int = 0, device: torch.device | str = "cpu") -> Digits:
-    """The mean image is subtracted."""
-    data = enumerated.digits(samples, seed, dtype=torch.float64)
-    mean = data.pixels.mean(0)
-    return Digits((enumerated.shifts(data.pixels, 1) - mean).to(device), (data.pixels - mean).to(device))
-
-
-def network(seed: int = 0, device: torch.device | str = "cpu") -> nn.Sequential:
-    """Two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
-    return convnet((1, 8, 16), 8, 16, seed=seed).to(device)
-
-
-def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float) -> nn.Sequential:
-    """``net`` after so many steps of SimCLR (batches of 64, SGD at rate 0.5), trained in place."""
-    optimizer, draw = torch.optim.SGD(net.parameters(), lr=0.5), torch.Generator().manual_seed(0)
-    for _ in range(steps):
-        views, _ = data.batch(64, draw)
+def simclr(net: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Tensor], tau: float) -> None:
+    """Train by SimCLR on ``batches`` of two views each, ``(n, 2, ...)``."""
+    for views in batches:
         optimizer.zero_grad()
-        batch.info_nce(net(views.flatten(0, 1)).unflatten(0, (64, 2)), temperature=tau).backward()
+        batch.info_nce(net(views.flatten(0, 1)).unflatten(0, views.shape[:2]), temperature=tau).backward()
         optimizer.step()
+
+
+def trained(data: Scene, seed: int, *, steps: int, tau: float) -> nn.Sequential:
+    """A small network after so many steps of SimCLR (batches of 64, SGD at rate 0.5)."""
+    net, draw = scene_network(data, seed), torch.Generator().manual_seed(0)
+    simclr(net, torch.optim.SGD(net.parameters(), lr=0.5), (data.batch(64, draw)[0] for _ in range(steps)), tau)
     return net
-
-
-def _cosine_loss(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
-    """A loss of distances on the batch itself: cosines, and all other samples' views as negatives."""
-    first, second = nn.functional.normalize(z, dim=-1).unbind(-2)
-    return losses.contrastive(first, second, loss, normalize=False, **numbers)
 
 
 def steps_of(net: nn.Module, layer: str, views: Tensor, tau: float) -> dict[str, Tensor]:
@@ -92,8 +61,8 @@ def steps_of(net: nn.Module, layer: str, views: Tensor, tau: float) -> dict[str,
     (gradient,) = torch.autograd.grad(batch.info_nce(outputs, temperature=tau), net.get_parameter(f"{layer}.weight"))
     exact: dict[str, Callable[[Tensor], Tensor]] = {
         "this chapter": partial(batch.info_nce, temperature=tau),
-        "all pairs alike": partial(_cosine_loss, loss="simple"),
-        "one negative": partial(_cosine_loss, loss="soft_triplet", temperature=tau),
+        "all pairs alike": partial(of_distances, loss="simple", normalize=True),
+        "one negative": partial(of_distances, loss="soft_triplet", normalize=True, temperature=tau),
     }
     found = {"autograd": -gradient} | {name: op(views, loss=loss).exact_update() for name, loss in exact.items()}
     return found | {
@@ -101,14 +70,6 @@ def steps_of(net: nn.Module, layer: str, views: Tensor, tau: float) -> dict[str,
         "eq. 56": op(views, normalize=True).exact_update(),
         "not averaged": op(views.flatten(0, 1)[:, None], normalize=True).exact_update(),
     }
-
-
-def pair_shares(matrix: Tensor) -> Sequence[float]:
-    r"""Over how many views an anchor's push is spread: :math:`e^{\text{entropy}}` of a row's negative entries, a row each."""
-    push = (-matrix).clamp_min(0) * ~torch.eye(len(matrix), dtype=torch.bool, device=matrix.device)
-    share = push / push.sum(1, keepdim=True)
-    found: list[float] = torch.special.entr(share).sum(1).exp().tolist()
-    return found
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
@@ -206,7 +167,7 @@ IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
 LAYERS = ("0.conv1", "0.layer2.0.conv2", "0.layer4.1.conv2", "1.linears.1")
 
 
-def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
+def cifar10_values(seeds: tuple[int, ...]) -> dict[str, Any]:
     """For each seed, before and after a hundred steps of SimCLR, in float32.
 
     error, double, mixed: :func:`backward_errors`.  held: the cosine of that step with the one of training, in the batch's
@@ -214,15 +175,8 @@ def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
     cosines: of each theory's step with the batch's own, lists over batches, by layer.
     """
     data = load_dataset("cifar10", "train")
-    found: dict[str, Any] = {
-        "seeds": list(seeds),
-        "steps": [0, STEPS],
-        "error": [],
-        "double": [],
-        "mixed": [],
-        "held": [],
-        "cosines": [],
-    }
+    found: dict[str, Any] = {"seeds": list(seeds), "steps": [0, STEPS]}
+    found |= {key: [] for key in ("error", "double", "mixed", "held", "cosines")}
     for seed in seeds:
         net = build(Networks(width=WIDTH), seed)
         model = nn.Sequential(net.encoder, net.projector)
@@ -284,15 +238,13 @@ def _rows(data: Dataset, seed: int, number: int, size: int) -> Tensor:
 def _train(model: nn.Module, data: Dataset, steps: int, seed: int) -> None:
     """SimCLR by Adam on batches of 128, and then the running statistics are held; without a step they are those of 20 batches."""
     model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for number in range(1000, 1000 + max(steps, 20)):
-        with torch.set_grad_enabled(steps > 0):
-            views = _batch(data, seed, number, 128)
-            loss = batch.info_nce(model(views.flatten(0, 1)).unflatten(0, (128, 2)), temperature=TAU)
-        if steps:
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    batches = (_batch(data, seed, number, 128) for number in range(1000, 1000 + max(steps, 20)))
+    if steps:
+        simclr(model, torch.optim.Adam(model.parameters(), lr=1e-3), batches, TAU)
+    else:
+        with torch.no_grad():
+            for views in batches:
+                model(views.flatten(0, 1))
     model.eval()
 
 
@@ -317,17 +269,15 @@ CELLS: tuple[Cell, ...] = tuple(
 )
 
 
-def ingredient_values(
-    seeds: tuple[int, ...], *, cells: Sequence[Cell] = CELLS, batches: int = PRICED, parts: Path | None = None
-) -> dict[str, Any]:
+def ingredient_values(seeds: tuple[int, ...]) -> dict[str, Any]:
     """The record ``operators-today-ingredients``: cosines with the real step, of each theory of :func:`tables`.
 
     batch: of single batches, the mean over these.  mean: of the mean step of the batches with the mean of the theory's steps.
     Axes: images, steps of training, temperature, layer, theory, seed.
     """
-    keep = (parts or parts_folder()) / "operators-today-ingredients"
-    found = sweep(partial(_priced, batches), cells, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
-    values: dict[str, Any] = {"batches": batches, "size": IMAGES, "cosines": {}}
+    keep = parts_folder() / "operators-today-ingredients"
+    found = sweep(_priced, CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+    values: dict[str, Any] = {"batches": PRICED, "size": IMAGES, "cosines": {}}
     for (images, steps, tau), measured in found.items():
         of_cell = values["cosines"].setdefault(images, {}).setdefault(str(steps), {})
         of_cell[str(tau)] = {
@@ -340,40 +290,34 @@ def ingredient_values(
     return values
 
 
-def _priced(batches: int, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
+def _priced(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
     """Of each replica the cosines of single batches, and of their mean, ``(replicas, layers, theories)``."""
     found: dict[str, list[Tensor]] = {"batch": [], "mean": []}
+    cosine_of = partial(nn.functional.cosine_similarity, dim=-1)
     for (images, steps, tau), seed in chunk:
         draw, net = _world(images, seed)
         optimizer = torch.optim.SGD(net.parameters(), lr=tau)  # the gradient grows as 1 / tau
-        for number in range(batches, batches + steps):
-            optimizer.zero_grad()
-            views, _ = draw(number)
-            batch.info_nce(net(views.flatten(0, 1)).unflatten(0, (IMAGES, 2)), temperature=tau).backward()
-            optimizer.step()
-        rows = [list(ladder(net, PRICED_LAYERS, *draw(number), tau).values()) for number in range(batches)]
+        simclr(net, optimizer, (draw(number)[0] for number in range(PRICED, PRICED + steps)), tau)
+        rows = [list(ladder(net, PRICED_LAYERS, *draw(number), tau).values()) for number in range(PRICED)]
         singles, means = [], []
         for i in range(len(PRICED_LAYERS)):
             predicted = torch.stack([torch.stack([step[i].flatten() for step in row]) for row in rows])
             real = predicted[:, len(LADDER) - 1]
-            singles.append(_cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
+            singles.append(cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
             halves = real[::2].mean(0), real[1::2].mean(0)
-            whole = _cosine_of(predicted.mean(0), real.mean(0))
-            means.append(torch.cat([whole, _cosine_of(*halves)[None]]))
+            whole = cosine_of(predicted.mean(0), real.mean(0))
+            means.append(torch.cat([whole, cosine_of(*halves)[None]]))
         found["batch"].append(torch.stack(singles))
         found["mean"].append(torch.stack(means))
     return {kind: torch.stack(each) for kind, each in found.items()}
 
 
-def _cosine_of(a: Tensor, b: Tensor) -> Tensor:
-    return nn.functional.cosine_similarity(a, b, dim=-1)
-
-
 def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor]], nn.Sequential]:
     """Batches by their number, two views each and the images themselves, and an untrained network for them."""
     if images == "digits":
-        shifted, seeds = digits(seed=seed), 1000 * seed
-        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(seeds + number)), network(seed)
+        shifted, seeds = digits_scene(512, seed=seed), 1000 * seed
+        net = scene_network(shifted, seed)
+        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(seeds + number)), net
     data = load_dataset("cifar10", "train")
 
     def draw(number: int) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
 
 def test_a_failed_save_leaves_the_old_record(tmp_path: Path) -> None:
     save_record("a", {"x": 1}, seeds=[0], seconds=1, folder=tmp_path)
-    with pytest.raises(ValueError, match=r"values\['x'\]\[1\]: got nan"):
+    with pytest.raises(ValueError, match="Out of range float values"):
         save_record("a", {"x": [1.0, math.nan]}, seeds=[0], seconds=1, folder=tmp_path)
     assert recorded("a", folder=tmp_path)["x"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
