@@ -40,11 +40,12 @@ class Provenance:
     date: str
 
     def __str__(self) -> str:
-        """Return two lines for a caption: when, where and how long; then the command and its commit (ten digits)."""
+        """Return two lines for a caption: when, where and how long; then the command, long lists of seeds cut, and its commit."""
         seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
         torch = f"torch {self.versions.get('torch', '?')}"
         facts = f"{self.date}, {self.hardware}, {torch}, {seeds}, {self.seconds:,.0f} s"
-        return f"{facts}\n  {self.command}  (commit {self._short_commit()})"
+        command = re.sub(r"(\d+)(?: \d+){8,} (\d+)", r"\1 … \2", self.command)
+        return f"{facts}\n  {command}  (commit {self._short_commit()})"
 
     def differences(self) -> list[str]:
         """Return a sentence for each version that differs on this machine, and one if the code was changed after the record."""
