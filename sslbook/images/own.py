@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import operator
 import reprlib
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook._ambient import anywhere
+from sslbook._ambient import anywhere, warn
 from sslbook._check import plain, require_whole
 from sslbook._files import user_path
 from sslbook.images.datasets import Dataset, composed
@@ -104,7 +103,7 @@ def read_images(
         where = source if isinstance(source, (str, Path)) else "images"
         raise ValueError(f"{where} must hold one image or more, with pixels, got {tuple(data.pixels.shape)}")
     for sentence, names in notes.items():
-        warnings.warn(f"{sentence} ({len(names)}, such as {names[0]})", stacklevel=2)
+        warn(f"{sentence} ({len(names)}, such as {names[0]})")
     if labels is None:
         return data
     with contextlib.suppress(TypeError, ValueError, RuntimeError):  # words, unlike lengths, numbers beyond 64 bits
