@@ -13,7 +13,9 @@ import contextlib
 import copy
 import functools
 import random
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain
 from types import FunctionType
@@ -187,6 +189,14 @@ class _CopyOutputs(TorchFunctionMode):
         if func is Tensor.__deepcopy__ and not args[0].is_leaf:
             return args[1].setdefault(id(args[0]), args[0].detach().clone())
         return func(*args, **(kwargs or {}))
+
+
+def warn(text: str) -> None:
+    """A UserWarning at the line that called the library: at the first frame that is neither its own nor a decorator's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in ("sslbook", "torch", "contextlib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def copied(net: M) -> M:

@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -86,13 +85,13 @@ def figure(**options: Any) -> Figure:
     from matplotlib.figure import Figure  # half a second, which a run can do without
 
     made = Figure(layout="constrained", **options)
-    vars(made)["_repr_png_"] = partial(_png, made)
+
+    def png() -> bytes:
+        made.savefig(buffer := io.BytesIO(), format="png")
+        return buffer.getvalue()
+
+    vars(made)["_repr_png_"] = png
     return made
-
-
-def _png(made: Figure) -> bytes:
-    made.savefig(buffer := io.BytesIO(), format="png")
-    return buffer.getvalue()
 
 
 def end_with_parent(parent: int | None = None) -> None:

@@ -14,7 +14,6 @@ import io
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import sslbook
-from sslbook._ambient import anywhere, in_float32, put_back
+from sslbook._ambient import anywhere, in_float32, put_back, warn
 from sslbook._check import require_whole
 from sslbook._files import commit, write_text
 from sslbook._machine import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
@@ -312,7 +311,7 @@ def train(
                         earlier_said = [bool(old["collapsed"]) for old in state.rows[:-1] if "collapsed" in old]
                         if row.get("collapsed") and not told and (left == 0 or earlier_said[-1:] == [True]):
                             told = True  # twice in a row, or at the end
-                            (warnings.warn if quiet else _say)(f"{name}: {row['collapsed']}")
+                            (warn if quiet else _say)(f"{name}: {row['collapsed']}")
                         if on_epoch is not None:
                             with put_back(model):
                                 on_epoch(dict(state.rows[-1]))
