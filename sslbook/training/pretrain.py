@@ -185,10 +185,8 @@ def pretrain(
         encoder = _made(backbone)
         features = _features(encoder, data, pipeline)
         if views is not None:
-            seen, shape = (
-                views(data.pixels[:2].float() / 255, torch.Generator()),
-                plain(data.pixels[:2], pipeline).shape,
-            )
+            two, shape = data.pixels[:2], plain(data.pixels[:2], pipeline).shape
+            seen = views(two.float() / 255, torch.Generator())
             if getattr(seen, "shape", None) != shape or not seen.is_floating_point():
                 told = f"floating {tuple(shape)}, as pipeline=Pipeline({pipeline.size}) has them in evaluation"
                 raise ValueError(f"views must make of two pictures {told}, got {getattr(seen, 'shape', seen)}")
