@@ -131,8 +131,6 @@ def keep_freed_memory() -> bool:
 
 STOPS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 """What asks to stop; Windows has the first two."""
-BROKEN_PIPE = 13
-"""SIGPIPE, by number: Windows has none, and Python ignores it."""
 GOES_ON = "the same command goes on from the last checkpoint"
 
 

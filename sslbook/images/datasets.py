@@ -126,7 +126,9 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
         _fetch(name, root)
     files = [_verified(name, path) for path in paths]
     if name == "cifar10":  # pickled rows of the red, green and blue planes of an image, each in row-major order
-        batches = [pickle.loads(file, encoding="bytes") for file in files]  # which run no code, as their md5 shows
+        batches = [
+            pickle.loads(file.tobytes(), encoding="bytes") for file in files
+        ]  # which run no code, as their md5 shows
         pixels = torch.from_numpy(np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32))
         labels = torch.tensor([label for batch in batches for label in batch[b"labels"]])
     elif name == "mnist":  # bytes behind headers of 16 and of 8

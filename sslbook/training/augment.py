@@ -177,6 +177,7 @@ def _view(
     blends: Tensor,
     turn: Tensor,
     before: Tensor,
+    *,
     ordered: bool = False,
 ) -> Tensor:
     """The view of each image that its uniform numbers ``(B, NUMBERS)`` and their :func:`jitter_of` say, in levels until the end.

@@ -189,9 +189,9 @@ def pretrain(
         encoder = _made(backbone)
         features = _features(encoder, data, pipeline)
         if views is not None:
-            shape = plain(data.pixels[:2], pipeline).shape
+            two, shape = data.pixels[:2], plain(data.pixels[:2], pipeline).shape
             try:
-                seen = views(data.pixels[:2].float() / 255, torch.Generator())
+                seen = views(two.float() / 255, torch.Generator())
             except TypeError as error:
                 raise TypeError(f"views must be a function of (batch, generator): {error}") from error
             if getattr(seen, "shape", None) != shape or not seen.is_floating_point():

@@ -52,16 +52,12 @@ def generator(seed: int, purpose: str, number: int) -> torch.Generator:
 def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
     """Training images, or a subset of them, and test images, as the settings name them.
 
-    With ``download``, processes take turns: the first fetches what is missing, and the others find it there.  Raises
-    FileNotFoundError, which says where they are looked for, if they are missing.
+    Every seed has the same subset.  Raises FileNotFoundError, which says where images are looked for, if they are missing.
     """
-    for turn in range(distributed.world() if download else 1):
-        if turn == distributed.rank() or not download:
-            whole = datasets.load_dataset(settings.dataset, settings.split, download=download)
-            tests = datasets.load_dataset(settings.dataset, "test", download=download)
-        if download:
-            distributed.wait_for_all()
-    return whole if settings.subset is None else datasets.subset(whole, settings.subset, SUBSET_SEED), tests
+    whole, tests = (
+        datasets.load_dataset(settings.dataset, part, download=download) for part in (settings.split, "test")
+    )
+    return datasets.subset(whole, settings.subset, SUBSET_SEED), tests
 
 
 def labelled(data: Dataset, name: str = "") -> Dataset:
