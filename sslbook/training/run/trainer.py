@@ -41,13 +41,13 @@ from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.step import (
     FACTOR,
     Batches,
+    Step,
     Views,
     generator,
     labelled,
     learning_rate,
     load_data,
     make_optimizer,
-    make_step,
     require_fit,
     target_average,
 )
@@ -184,7 +184,7 @@ def train(
                 torch.backends.cudnn.benchmark = True  # all batches have one shape
             else:
                 keep_freed_memory()
-            step = make_step(settings, images, place, backbone, pipeline, views, loss)
+            step = Step(settings, images, place, backbone, pipeline, views, loss)
             floor = least(settings.objective, settings.batch, **settings.loss_kwargs) if loss is None else None
             floor = floor if settings.drop_last else None  # a smaller last batch has another one
             sort = {"labels": step.labels is not None, "length": settings.objective == "vicreg" or loss is not None}
@@ -221,6 +221,8 @@ def train(
             start, earlier, silent, gone, writer = state.step, state.seconds, quiet or not first, False, None
             if 0 < start < end and not silent:
                 _say(f"{name}: going on after step {start} of {last}")
+            if 0 < start == last and not silent:
+                _say(f"{name}: {folder} holds this run, finished; another folder trains anew")
             if first and start == 0 and (folder / checkpoints.LOG).exists():
                 shutil.rmtree(folder / checkpoints.CURVES, ignore_errors=True)  # of which each step would come twice
                 if not silent:
@@ -403,6 +405,8 @@ def curves(runs: Mapping[str, list[Row]]) -> Figure:
         if title == "loss" and len(runs) == 1 and (floors := {row["least"] for row in rows if "least" in row}):
             axes.axhline(max(floors), color="grey", ls=":", label="least")
         axes.set(xlabel="epoch", ylabel=title)
-        if axes.get_legend_handles_labels()[1]:
+        if len(runs) == 1 and axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="small")
+    if len(runs) > 1:  # one legend for all panels, beside them
+        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return drawn

@@ -324,7 +324,7 @@ def test_precision_is_what_is_asked_and_goes_on_as_it_began(
     ):
         monkeypatch.setattr(steps, "has_bfloat16", lambda has=has: has)
         monkeypatch.setattr(steps, "LARGE", large)
-        found = steps.make_step(settings(f"precision={wanted}"), data[0], torch.device("cpu")).precision
+        found = steps.Step(settings(f"precision={wanted}"), data[0], torch.device("cpu")).precision
         assert found == (torch.bfloat16 if low else torch.float32)
     whole = go(settings("precision=bfloat16"), tmp_path / "whole", data)
     full = go(settings("precision=float32"), tmp_path / "full", data)
@@ -351,7 +351,7 @@ def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypat
 def test_a_graph_is_of_a_whole_batch(data: tuple) -> None:
     """A last batch that is not full has a step of its own."""
     asked = settings("batch=48", "drop_last=false")
-    step = steps.make_step(asked, data[0], torch.device("cpu"))
+    step = steps.Step(asked, data[0], torch.device("cpu"))
     part, whole = (Batches(asked, 128).at(number) for number in (2, 0))
     step.capture, step._gradients, step._result = "graph", [], torch.tensor(1.5)
     step._inputs = tuple(part.clone() for part in whole)
