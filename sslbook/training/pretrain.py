@@ -177,6 +177,10 @@ def pretrain(
         if run.batch != 256:  # which nobody may have asked for
             warn(f"batch={run.batch} is cut to the {len(data)} images that there are")
         run = replace(run, batch=len(data))
+    steps, left_out = divmod(len(data), run.batch)
+    if left_out >= len(data) / 10:
+        few = f"an epoch is {steps} step{'s' * (steps > 1)} of {run.batch} images, and leaves {left_out} of {len(data)} out"
+        warn(f"{few}; batch={max(len(data) // (4 * max(steps, 1)), 2)} makes more of them")
     if tests is None and run.probes:  # without val, ``evaluate`` still measures ranks and cosines
         warn("probes measure nothing without val, which is labelled images")
 
@@ -185,8 +189,11 @@ def pretrain(
         encoder = _made(backbone)
         features = _features(encoder, data, pipeline)
         if views is not None:
-            two, shape = data.pixels[:2], plain(data.pixels[:2], pipeline).shape
-            seen = views(two.float() / 255, torch.Generator())
+            shape = plain(data.pixels[:2], pipeline).shape
+            try:
+                seen = views(data.pixels[:2].float() / 255, torch.Generator())
+            except TypeError as error:
+                raise TypeError(f"views must be a function of (batch, generator): {error}") from error
             if getattr(seen, "shape", None) != shape or not seen.is_floating_point():
                 told = f"floating {tuple(shape)}, as pipeline=Pipeline({pipeline.size}) has them in evaluation"
                 raise ValueError(f"views must make of two pictures {told}, got {getattr(seen, 'shape', seen)}")

@@ -20,7 +20,7 @@ MEASURED = {
     "linear": ("linear", ".2%"),
     "embedding_cosine": ("cosine", ".3f"),
     "embedding_rank": ("rank of embeddings", ".1f"),
-    "rank": ("of features", ".1f"),
+    "feature_rank": ("of features", ".1f"),
 }
 """What is shown of a run's last row, or of the last one that has it, under which head: accuracies in per cent."""
 
@@ -40,7 +40,11 @@ def main(arguments: Sequence[str]) -> int:
     for line in table(found):
         print(line)
     if options.plot is not None:
-        curves({name: rows for name, (_, rows, _) in found.items()}).savefig(options.plot, bbox_inches="tight")
+        drawn = curves({name: rows for name, (_, rows, _) in found.items()})
+        try:
+            drawn.savefig(options.plot, bbox_inches="tight")
+        except ValueError as error:  # another ending
+            parser.error(f"--plot: {error}")
     return 0
 
 
@@ -77,8 +81,13 @@ def table(runs: Mapping[str, tuple[Mapping[str, Any], list[Row], str]]) -> list[
         last = {name: next((row[name] for row in rows[::-1] if row.get(name) is not None), None) for name in measured}
         values = [f"{last[name]:{MEASURED[name][1]}}" if last[name] is not None else "-" for name in measured]
         done = str(rows[-1]["epoch"] if rows else 0)
-        # digests are longer
-        chosen = ["-" if settings.get(name) is None else str(settings[name])[:20] for name in differ]
+        chosen = ["-" if settings.get(name) is None else _short(settings[name]) for name in differ]
         lines.append([run, *chosen, done, *values, state])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def _short(value: Any) -> str:
+    """A setting in a column: of a digest its first digits."""
+    text = str(value)
+    return text[:7] if len(text) == 64 else text[:20]

@@ -220,6 +220,8 @@ def train(
             start, earlier, silent, writer = state.step, state.seconds, quiet or not first, None
             if 0 < start < end and not silent:
                 _say(f"{name}: going on after step {start} of {last}")
+            if 0 < start == last and not silent:
+                _say(f"{name}: {folder} holds this run, finished; another folder trains anew")
             if first and start == 0 and (folder / checkpoints.LOG).exists():
                 shutil.rmtree(folder / checkpoints.CURVES, ignore_errors=True)  # of which each step would come twice
                 if not silent:
@@ -393,6 +395,8 @@ def curves(runs: Mapping[str, list[Row]]) -> Figure:
         if title == "loss" and len(runs) == 1 and (floors := {row["least"] for row in rows if "least" in row}):
             axes.axhline(max(floors), color="grey", ls=":", label="least")
         axes.set(xlabel="epoch", ylabel=title)
-        if axes.get_legend_handles_labels()[1]:
+        if len(runs) == 1 and axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="small")
+    if len(runs) > 1:  # one legend for all panels, beside them
+        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return drawn
