@@ -93,7 +93,12 @@ class Dataset:
         return f"Dataset({self.name}: {len(self):,} images of {size}, {counted(self.classes, 'class')})"
 
     def take(self, keep: Tensor | slice | list[int]) -> Dataset:
-        """Return the images with the given indices, or those where ``keep`` is true."""
+        """Return the images with the given indices, or those where ``keep`` is true, with their labels and files.
+
+        >>> digits = load_dataset("digits", "test")
+        >>> digits.take(digits.labels == 3)
+        Dataset(digits-test: 33 images of 1 x 8 x 8, 10 classes)
+        """
         files = tuple(self.files[at] for at in torch.arange(len(self))[keep].tolist()) if self.files else ()
         return replace(self, pixels=self.pixels[keep], labels=self.labels[keep], files=files)
 

@@ -187,7 +187,10 @@ class Step:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def view(self, pixels: Tensor, drawn: Tensor) -> Tensor:
-        """One view of each image, as its draws say."""
+        """One view of each image, bytes ``(B, C, H, W)`` to float32 ``(B, C, size, size)``, as its draws ``(B, NUMBERS)`` say.
+
+        The caller's function gets pixels in [0, 1], and a generator on the processor whose seed the draws are.
+        """
         if self.own_views is None:
             return apply(pixels, self.pipeline, drawn)
         return self.own_views(pixels.float() / 255, torch.Generator().manual_seed(int(drawn)))
