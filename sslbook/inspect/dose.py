@@ -197,7 +197,8 @@ def _responses(net: nn.Module, x: Tensor, patterns: Tensor, step: float) -> Tens
     net = copied(net).eval()
     size = net(x).double().flatten(1).var(0).sum().sqrt()
     change = [(net(x + step * q) - net(x - step * q)).double().flatten(1).mean(0) / (2 * step) for q in patterns]
-    return (torch.stack(change) / size).cpu()
+    responses: Tensor = (torch.stack(change) / size).cpu()
+    return responses
 
 
 def _spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
