@@ -57,6 +57,7 @@ $(STAMP): pyproject.toml requirements.lock tools/environment.py
 
 book: $(STAMP)  ## execute what changed and build the pages; says which numbers differ on this machine
 	@echo "Building the book"
+	@$(RUN) tools.lint_prose
 	@$(RUN) sslbook build
 
 regression: $(STAMP)  ## hold every claim and every measured number of the chapters; for CI: make regression JUNIT=FILE

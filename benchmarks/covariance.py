@@ -102,7 +102,7 @@ def applications(*, quick: bool = False) -> list[Row]:
         ("conv", (), (3, 4, 4) if quick else (3, 32, 64, 64), (4, 2) if quick else (16, 4)),
     ):
         side = 8 if quick else 32
-        net = mlp(widths, dtype=torch.float32) if widths else convnet(channels, side, 4 * side, dtype=torch.float32)
+        net = mlp(widths, dtype=torch.float32) if widths else convnet(channels, side, 4 * side).float()
         shape = (widths[0],) if widths else (3, side, side)
         _, views = population(shape, samples, count, 0, torch.float32)
         part = f"one application / (forward + backward), {name}, {samples} samples x {count} views"

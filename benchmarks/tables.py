@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
 
 from benchmarks import Row
 from sslbook._machine import cores
-from sslchapters.audit import hltm, modulation
+from sslchapters.audit import hltm
 from sslchapters.hltm.runs import TreeRun
+from sslchapters.modulation.records import cells
 from sslchapters.modulation.runs import TokenRun, train_cells
 from sslchapters.tables import printed
 
@@ -29,8 +29,7 @@ def trees(epoch_size: int, processes: int) -> None:
 
 def tokens(steps: int, processes: int) -> None:
     """Table 1 of C with so many minibatches a run."""
-    cells = modulation.wanted_cells(["C-Tab1"])
-    train_cells(replace(TokenRun(), steps=steps), cells, (1, 2, 3), processes=processes)
+    train_cells(TokenRun(steps=steps), list(cells("C-Tab1").values()), (1, 2, 3), processes=processes)
 
 
 TABLES = (  # a name, what runs it at a size, two short sizes and the whole, and the bar in minutes

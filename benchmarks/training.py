@@ -31,7 +31,7 @@ from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
 from sslbook.training.presets.papers import SMALL, simclr_settings
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import Batches, layout_of, make_optimizer, make_step
+from sslbook.training.run.step import Batches, Step, layout_of, make_optimizer
 from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
@@ -70,7 +70,7 @@ def loop(settings: Settings, images: int) -> tuple[Any, float, Callable[[float],
     torch.backends.cudnn.benchmark = True  # as in a run
     keep_freed_memory()
     step, batches, numbers = (
-        make_step(settings, noise(images), PLACE),
+        Step(settings, noise(images), PLACE),
         Batches(settings, images),
         itertools.count(),
     )

@@ -62,10 +62,10 @@ class Moved:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One executed chapter: how many numbers it has, its cells that failed, its checks that fail, its numbers that moved."""
+    """One executed chapter: the names of its numbers, its cells that failed, its checks that fail, its numbers that moved."""
 
     chapter: str
-    count: int
+    names: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
     checks: tuple[Number, ...] = ()
     moved: tuple[Moved, ...] = ()
@@ -92,7 +92,7 @@ def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -
     for chapter in chapters:
         path = book.executed(scale) / f"{chapter}.ipynb"
         if not path.is_file():
-            found.append(Comparison(chapter, 0, ("it could not be executed",)))
+            found.append(Comparison(chapter, cells=("it could not be executed",)))
             continue
         notebook = json.loads(path.read_text(encoding="utf-8"))
         all_ = numbers_of(notebook, chapter, scale)
@@ -100,7 +100,7 @@ def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -
         moved = differences(whole, read_expected(book.expected(chapter, scale)), formats) if seed == SEED else []
         failed = notebook["metadata"].get(RECORD_KEY, {}).get("failed", ())
         checks = tuple(number for number in whole if number.failure)
-        found.append(Comparison(chapter, len(all_), tuple(failed), checks, tuple(moved)))
+        found.append(Comparison(chapter, tuple(number.name for number in all_), tuple(failed), checks, tuple(moved)))
     return found
 
 
@@ -211,22 +211,32 @@ def differ(count: int) -> str:
     return f"{counted(count, 'number')} {'differs' if count == 1 else 'differ'} on this machine"
 
 
-def write_junit(path: Path, found: Sequence[Comparison], scale: str) -> None:
-    """Write what was compared as a JUnit file: a suite for each chapter, a case for each thing that is not as it should be."""
+def write_junit(path: Path, found: Sequence[Comparison], scale: str, *, gate: bool = True) -> None:
+    """Write what was compared as a JUnit file: a suite for each chapter, a case for each number and each cell that failed.
+
+    A number that moved is a failure for a gate, and otherwise skipped: as the command's exit status has it.
+    """
     root = ElementTree.Element("testsuites")
     for one in found:
-        failures, errors = len(one.checks) + len(one.moved), len(one.cells)
-        counts = {"tests": max(one.count, failures) + errors, "failures": failures, "errors": errors}
+        bad = {n.name: ("failure", n.failure) for n in one.checks}
+        bad |= {m.name: ("failure" if gate else "skipped", str(m)) for m in one.moved}
+        cases = {name: bad.get(name) for name in dict.fromkeys([*one.names, *bad])}
+        cases |= {cell.splitlines()[0]: ("error", cell) for cell in one.cells}
+        kinds = [case[0] for case in cases.values() if case]
+        counts = {"tests": len(cases), "failures": kinds.count("failure"), "errors": kinds.count("error")}
         told = {"name": f"{one.chapter} ({scale})", **{name: str(count) for name, count in counts.items()}}
         suite = ElementTree.SubElement(root, "testsuite", told)
-        for number, text in enumerate(one.lines or ["all numbers: as expected"]):
-            text = re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)  # what XML can't hold
-            case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=text.partition(": ")[0])
-            if one.lines:
-                kind = "error" if number < errors else "failure"
-                ElementTree.SubElement(case, kind, message=text.splitlines()[0]).text = text
+        for name, wrong in cases.items():
+            case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=_xml(name))
+            if wrong:
+                ElementTree.SubElement(case, wrong[0], message=_xml(wrong[1].splitlines()[0])).text = _xml(wrong[1])
     path.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _xml(text: str) -> str:
+    """A text without the characters that XML can't hold."""
+    return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
 
 
 def note(found: Comparison) -> tuple[str, str]:

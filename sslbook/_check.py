@@ -37,7 +37,7 @@ MEANT = {
     "callback callbacks hook hooks": "on_epoch=function of pretrain and train is called after each epoch",
     "val_dataset val_data valid validation test_dataset eval_dataset": "val=images of pretrain is what is evaluated",
     "num_workers workers pin_memory prefetch": "it is not needed, since all images lie in memory",
-    "accelerator gpu gpus cuda": "device= of pretrain and train, and --device of a command, choose where to run",
+    "accelerator gpu gpus cuda": "device= chooses where to run, of a command --device",
     "transform transforms augmentation augment": "pipeline=Pipeline(size, …) is the augmentation",
     "dino ibot moco swav mae ijepa": "it is not here; there are {}",
     "bt barlow barlowtwins": "the name is barlow_twins",

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sslbook._check import nearest
+
 
 @functools.cache
 def homes(stub: Path) -> dict[str, str]:
@@ -31,11 +33,15 @@ def offer(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], l
     stub = Path(file).with_suffix(".pyi")
 
     def load(name: str) -> Any:
-        """Return the object of that name, from the module that defines it, and keep it, so that Python finds it by itself."""
+        """Return the object of that name, from the module that defines it, and keep it, so that Python finds it by itself.
+
+        Raises AttributeError for a name that there is not, and says the nearest in its own text: Jupyter shows no hint of Python's.
+        """
         if name == "__all__":
             return sorted(homes(stub))
         if name.startswith("_") or name not in homes(stub):
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+            near = "".join(f"; did you mean {known}?" for known in nearest(name, homes(stub), 0.6)[:1])
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{near}", name=name)
         value = getattr(importlib.import_module(homes(stub)[name]), name)
         setattr(sys.modules[package], name, value)
         return value

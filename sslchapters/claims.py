@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import random
 import re
 import time
@@ -26,11 +25,11 @@ import torch
 from IPython import get_ipython
 from IPython.display import display
 
-import sslbook
 from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
 from sslchapters import plots
 from sslchapters.intervals import Interval
+from sslchapters.records import versions
 from sslchapters.running import BOOK, DEVICES, LENIENT, SCALES, device_kind
 from sslchapters.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value, badge, line
 
@@ -252,12 +251,7 @@ def _number(name: str, result: Value, id: str | None, dtype: str, test: Criterio
         device_name=device_name(run.device),
         dtype=dtype.removeprefix("torch."),
         seconds=round(time.perf_counter() - session.started, 3),
-        versions={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "sslbook": sslbook.__version__,
-        },
+        versions=versions(),
         **asdict(test),
         **rest,
     )

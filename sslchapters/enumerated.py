@@ -13,15 +13,17 @@ the folder that the environment variable ``SSLBOOK_DATA`` names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sslbook._files import user_path
 from sslbook.images import datasets
 from sslbook.images.datasets import shifts as shifts
+from sslchapters.instances import convnet
 
 Augmentation = Callable[[Tensor], Tensor]
 """Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""
@@ -75,30 +77,6 @@ def readable(name: str) -> bool:
     return not files or (folder != "" and all((user_path(folder) / file).is_file() for file in files))
 
 
-def flips(images: Tensor) -> Tensor:
-    """The image and its mirror image (left-right): ``(N, C, H, W) -> (N, 2, C, H, W)``."""
-    return torch.stack([images, images.flip(-1)], dim=1)
-
-
-def brightness(images: Tensor) -> Tensor:
-    """The image as it is, and at 0.8 and 1.2 of its levels, clamped to [0, 1]: ``(N, C, H, W) -> (N, 3, C, H, W)``."""
-    factors = torch.tensor((1.0, 0.8, 1.2), dtype=images.dtype, device=images.device)
-    return (images[:, None] * factors.view(1, -1, 1, 1, 1)).clamp(0, 1)
-
-
-def views(images: Tensor, augmentations: Sequence[Augmentation]) -> Tensor:
-    """Every combination of the given augmentations, applied from left to right.
-
-    The number of views is the product of theirs, with the last one varying fastest:
-    ``views(x, [shifts, flips])`` holds 9 x 2 views.
-    """
-    combined = images[:, None]
-    for augment in augmentations:
-        finer = augment(combined.flatten(0, 1))
-        combined = finer.reshape(len(images), -1, *finer.shape[2:])
-    return combined
-
-
 @dataclass(frozen=True)
 class Scene:
     """A finite population of real images: ``views (N, V, C, H, W)``, un-augmented ``clean (N, C, H, W)``, ``labels (N,)``."""
@@ -124,3 +102,14 @@ def scene(data: Images, augment: Augmentation) -> Scene:
     """The images with all of their views; the mean image is subtracted."""
     mean = data.pixels.mean(0)
     return Scene(augment(data.pixels) - mean, data.pixels - mean, data.labels)
+
+
+def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: torch.device | str = "cpu") -> Scene:
+    """Handwritten digits with all translations by up to ``radius`` pixels, float64."""
+    return scene(digits(samples, seed, dtype=torch.float64), partial(shifts, radius=radius)).to(device)
+
+
+def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
+    """The small conv net of several experiments: two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
+    channels, size = scene.clean.shape[1], scene.clean.shape[2]
+    return convnet((channels, 8, 16), size, 16, seed=seed).to(scene.views.device)

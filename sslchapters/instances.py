@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from sslbook.networks.small import activation, initialize, mlp
 
+DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 KINDS = ("linear", "relu", "leaky_relu", "power", "conv", "residual")
 
 

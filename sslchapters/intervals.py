@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from sslbook._check import keep_plain, require_number, require_whole
 
 Values = Sequence[float] | np.ndarray
 ANYTHING = (-math.inf, math.inf)
+NEARLY_EQUAL: dict[str, Any] = {"action": "ignore", "category": RuntimeWarning}
+"""SciPy warns of values that are nearly equal; their interval is then a point, as it should be."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def mean_interval(values: Values, level: float = 0.95, within: tuple[float, floa
     from scipy import stats  # a second, which a table of numbers does not need
 
     x = _values("values", values)
-    with _silent():
+    with warnings.catch_warnings(**NEARLY_EQUAL):
         ends = stats.ttest_1samp(x, 0.0).confidence_interval(level)
     return _interval(float(x.mean()), _cut(ends, within, x), x.size)
 
@@ -72,7 +74,7 @@ def difference(
     a, b = _values("ours", ours), _values("theirs", theirs)
     if paired and a.size != b.size:
         raise ValueError(f"paired values need as many of ours as of theirs, got {a.size} and {b.size}")
-    with _silent():
+    with warnings.catch_warnings(**NEARLY_EQUAL):
         test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
         ends = test.confidence_interval(level)
     mean = (a - b).mean() if paired else a.mean() - b.mean()
@@ -101,7 +103,7 @@ def bootstrap(values: Values, statistic: Callable[[np.ndarray], float]) -> Inter
     from scipy import stats
 
     x = _values("values", values)
-    with _silent():
+    with warnings.catch_warnings(**NEARLY_EQUAL):
         found = stats.bootstrap((x,), statistic, vectorized=False, random_state=np.random.default_rng(0))
     ends = found.confidence_interval
     if not (math.isfinite(ends.low) and math.isfinite(ends.high)):
@@ -143,11 +145,3 @@ def _values(argument: str, values: Values) -> np.ndarray:
     if not np.isfinite(x).all():
         raise ValueError(f"{argument} must be finite, got {x[~np.isfinite(x)][0]}")
     return x
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without SciPy's warnings of values that are nearly equal: their interval is then a point, as it should be."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield

@@ -52,7 +52,12 @@ def sum_up(*text: str) -> None:
     others, done = sum(one.here != one.there for one in told), claims.session.exercises
     said = f"{counted(len(told), 'number')} in the text, {others or 'none'} printed otherwise; "
     said += f"**{len(wrong) or 'none'}** beyond what is held."
-    _display(f"*In all ({_where()}):* {said}" + (f" Exercises: {sum(done.values())} of {len(done)}." if done else ""))
+    if not told:
+        said = "no number of the text has been computed yet: run the cells above."
+    _display(
+        f"*In all ({_where()}):* {said}"
+        + (f" Exercises done: {sum(done.values())} of {len(done)} whose cells ran." if done else "")
+    )
     if claims.session.strict and wrong:
         lines = [f"{one.number.name}: {one}".replace("**", "") for one in wrong]
         raise AssertionError("\n  ".join(["strict: beyond what the book's numbers are held to:", *lines]))
@@ -158,6 +163,9 @@ def _judged(
         except Exception as error:  # whatever a reader's code raises is part of the answer
             return "✗", f"raises on case {tried}: {type(error).__name__}: {error}"
         wanted = _parts(reference(*map(_copy, arguments)))
+        given = (
+            [given] if len(given) > len(wanted) == 1 else given
+        )  # numbers, in a tuple where the library has an array
         if problem := _disagreement(given, wanted, rtol, atol):
             return "✗", f"differs from the library on case {tried}: {problem}"
     if tried == 0:
@@ -189,7 +197,7 @@ def _asked(
 def _disagreement(given: list[Any], wanted: list[Any], rtol: float, atol: float) -> str:
     """What is wrong with the results ``given``, or an empty string."""
     if len(given) != len(wanted):
-        return f"it returns {len(given)} results where {len(wanted)} are wanted"
+        return f"it returns {counted(len(given), 'result')} where {len(wanted)} should be"
     for index, (mine, theirs) in enumerate(zip(given, wanted, strict=True)):
         which = f"result {index + 1}: " if len(wanted) > 1 else ""
         array, target = _array(mine), _array(theirs)
@@ -216,7 +224,12 @@ def _largest(array: np.ndarray, target: np.ndarray, off: np.ndarray) -> str:
     text += f": {array[worst]:.6g} where {target[worst]:.6g} is wanted"
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = (array / target)[target != 0]
-    if ratios.size and np.isfinite(ratios).all() and np.ptp(ratios.real) <= 1e-6 * abs(ratios.flat[0]):
+    if (
+        ratios.size > 1
+        and np.any(ratios)
+        and np.isfinite(ratios).all()
+        and np.ptp(ratios.real) <= 1e-6 * abs(ratios.flat[0])
+    ):
         text += f" (every entry is {ratios.flat[0]:.4g} times what is wanted)"
     return text
 

@@ -15,6 +15,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,16 @@ class Provenance:
     date: str
 
     def __str__(self) -> str:
-        """Return two lines for a caption: when, where and how long; then the command and its commit (ten digits)."""
+        """Return two lines for a caption: when, where and how long; then the command, long lists of seeds cut, and its commit."""
         seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
         torch = f"torch {self.versions.get('torch', '?')}"
         facts = f"{self.date}, {self.hardware}, {torch}, {seeds}, {self.seconds:,.0f} s"
-        return f"{facts}\n  {self.command}  (commit {self._short_commit()})"
+        command = re.sub(r"(\d+)(?: \d+){8,} (\d+)", r"\1 … \2", self.command)
+        return f"{facts}\n  {command}  (commit {self._short_commit()})"
 
     def differences(self) -> list[str]:
         """Return a sentence for each version that differs on this machine, and one if the code was changed after the record."""
-        here = _versions()
+        here = versions()
         found = [
             f"{name} was {was}, and is {here[name]}"
             for name, was in self.versions.items()
@@ -122,16 +124,9 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
         content = data_files.read_finite(path)
         origin = content["provenance"]
         seeds = tuple(require_whole("a seed", seed) for seed in origin["seeds"])
-        return Record(name, _named(content["values"]), Provenance(**origin | {"seeds": seeds}))
+        return Record(name, {**content["values"]}, Provenance(**origin | {"seeds": seeds}))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
-
-
-def _named(values: Any) -> dict[str, Any]:
-    """The values, if they have names; raises ValueError for anything else that JSON can hold."""
-    if not isinstance(values, dict):
-        raise ValueError(f"values must be named, got {reprlib.repr(values)}")
-    return values
 
 
 def parts_folder() -> Path:
@@ -151,8 +146,8 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     if not path.is_file():
         write_text(path, json.dumps(plain(make()), allow_nan=False) + "\n")
     try:
-        return _named(data_files.read_finite(path))
-    except ValueError as error:
+        return {**data_files.read_finite(path)}
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: not a part of a record ({error}); remove it, and it is made again") from None
 
 
@@ -177,7 +172,7 @@ def save_record(
         raise ValueError("seeds: got none; a record says which seeds its numbers come from")
     provenance = Provenance(
         hardware=device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-        versions=_versions(),
+        versions=dict(versions()),
         commit=source_commit(),
         seeds=tuple(int(seed) for seed in seeds),
         seconds=round(float(seconds), 3),
@@ -207,7 +202,9 @@ def rounded(value: Any, decimals: int | None = None, *, digits: int | None = Non
     return round(value, decimals) if digits is None else float(f"{value:.{digits}g}")
 
 
-def _versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
+    """What computes here: the versions of Python, PyTorch, NumPy and the library."""
     import sslbook
 
     libraries = {name: version(name) for name in ("torch", "numpy")}

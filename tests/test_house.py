@@ -56,6 +56,8 @@ def test_the_docstring_names_what_is_offered_and_nothing_else() -> None:
 
 
 def test_what_is_not_offered_is_refused() -> None:
+    with pytest.raises(AttributeError, match=r"attribute 'covariance_operater'; did you mean covariance_operator\?"):
+        sslbook.covariance_operater  # noqa: B018 -- in the text itself, since Jupyter shows no hint of Python's
     with pytest.raises(AttributeError, match="module 'sslbook' has no attribute 'torch'"):
         _ = sslbook.torch
     from sslbook.operator import view_weights  # modules are imported as ever

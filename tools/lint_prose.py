@@ -99,6 +99,8 @@ NAMED = (
     r"|Python|PyTorch|torch|CUDA|version|arXiv:?)"
 )
 DECIMAL = re.compile(rf"(?P<name>{NAMED}[\s~]*)?(?<![\w.])(?P<number>\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)(?![\w.]*\w)")
+PERCENT = re.compile(r"(?<![\w.])\d[\d,]*\s?(?:%|per ?cent\b|(?:percentage )?points\b)")
+CHOSEN = re.compile(r"(?i)interval|level|promise|guarantee|probabilit|chance|allowed|excluded")
 ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|cf|vs|etc|al|resp|Eqs?|Figs?|Secs?|Thms?|Props?|Prof|Dr|St|no|approx)\.$")
 SENTENCE_END = re.compile(r"[\w)*`’”\]]{2}[.!?](?=[_)’”]* +[*_(“]*[A-Z])")
 BANNED = re.compile(
@@ -115,9 +117,11 @@ def words(page: Page) -> Found:
     for number, line in page.sentences:
         plain = re.sub(r"\$[^$]*\$", "x", re.sub(r"(\{[\w:-]+\})?(`+).*?\2", "", line))
         plain = re.sub(r"\]\([^)]*\)|<https?:[^>]*>|https?://\S+", "", plain).strip()
-        for match in DECIMAL.finditer(plain):
-            if not match["name"]:
-                yield number, f"{match['number']} is typed: paste a measured number, set a chosen one as code or maths"
+        typed = [match["number"] for match in DECIMAL.finditer(plain) if not match["name"]]
+        typed += [] if CHOSEN.search(plain) else [match[0] for match in PERCENT.finditer(plain)]
+        for told in typed:
+            mend = "a measured number is pasted, as {glue:text}`name:.2f`; one that was chosen stands as code or maths"
+            yield number, f"{told} is typed: {mend}"
         ends = [end for end in SENTENCE_END.finditer(plain) if not ABBREVIATIONS.search(plain[: end.end()])]
         if ends and not plain.startswith("#"):
             yield number, f"more than one sentence on the line: {plain[:60]}"
@@ -197,7 +201,9 @@ ASKED = re.compile(
 
 
 def cells(page: Page) -> Found:
-    """Cells are short, figures have a caption and an alternative text, exercises can be worked in."""
+    """Cells are short, figures have a caption and an alternative text, exercises can be worked in, fences are fences."""
+    for fence in re.finditer(r"^`{3,}\{[\w:-]+\}[^\n`]*`", page.text, re.M):
+        yield page.line(fence[0]), "a backtick in the first line of a fence, which is no fence then"
     for line, head, source in page.cells:
         code = re.sub(r"^(?:from .+ )?import (?:\([^)]*\)|.*)\n", "", source, flags=re.M)
         if len(code.splitlines()) > LONGEST and not re.search(
@@ -335,6 +341,8 @@ RULES = (words, verdicts, claims, cells, teaching, exercises, notation)
 def main(names: list[str]) -> int:
     """Print what each page owes; returns the exit status."""
     paths = [ROOT / "chapters" / f"{name}.md" for name in names] or sorted((ROOT / "chapters").rglob("*.md"))
+    if missing := [path.stem for path in paths if not path.is_file()]:
+        sys.exit(f"lint_prose: no page {', '.join(missing)}")
     owed = 0
     for path in [path for path in paths if path.stem != "ledger"]:  # the build writes that one
         page = Page.read(path)

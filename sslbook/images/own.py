@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import operator
 import reprlib
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook._ambient import anywhere
+from sslbook._ambient import anywhere, warn
 from sslbook._check import plain, require_whole
 from sslbook._files import user_path
 from sslbook.images.datasets import Dataset, composed
@@ -104,7 +103,7 @@ def read_images(
         where = source if isinstance(source, (str, Path)) else "images"
         raise ValueError(f"{where} must hold one image or more, with pixels, got {tuple(data.pixels.shape)}")
     for sentence, names in notes.items():
-        warnings.warn(f"{sentence} ({len(names)}, such as {names[0]})", stacklevel=2)
+        warn(f"{sentence} ({len(names)}, such as {names[0]})")
     if labels is None:
         return data
     with contextlib.suppress(TypeError, ValueError, RuntimeError):  # words, unlike lengths, numbers beyond 64 bits
@@ -190,17 +189,15 @@ def _stacked(images: Mapping[str, Tensor]) -> Tensor:
 
     Raises ValueError, which names the first two that differ, where they have several sizes.
     """
-    sizes = [f"{name} is {image.shape[1]} by {image.shape[2]}" for name, image in images.items()]
-    for image, size in zip(images.values(), sizes):
-        if image.shape[1:] != next(iter(images.values())).shape[1:]:
-            told = f"{sizes[0]}, and {size}; size=32 cuts each to 32 by 32"
-            raise ValueError(f"images must have one size: {told}")
-    channels = max(map(len, images.values()), default=1)
-    return (
-        torch.stack([image.expand(channels, -1, -1) for image in images.values()])
-        if images
-        else torch.empty(0, 1, 1, 1).byte()
-    )
+    if not images:
+        return torch.empty(0, 1, 1, 1).byte()
+    first, *others = images
+    for name in others:
+        if images[name].shape[1:] != images[first].shape[1:]:
+            told = ", and ".join(f"{one} is {images[one].shape[1]} by {images[one].shape[2]}" for one in (first, name))
+            raise ValueError(f"images must have one size: {told}; size=32 cuts each to 32 by 32")
+    channels = max(map(len, images.values()))
+    return torch.stack([image.expand(channels, -1, -1) for image in images.values()])
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -209,15 +206,13 @@ def _stacked(images: Mapping[str, Tensor]) -> Tensor:
 def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes: Notes) -> Dataset:
     """The pictures below a folder, in the order of their names; classes are the sub-folders, if every picture lies in one.
 
-    Within a class, folders are gone through depth first, each once, since links may lead round.  What would be lost without a word
-    is refused: two folders of one name in two Unicode forms, an empty class, pictures outside of the ``classes`` given.
+    Within a class, folders are gone through depth first, each once, since links may lead round; those of one name, in whichever
+    Unicode form, are one class.  An empty class, and pictures outside of the ``classes`` given, are refused.
     """
     above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
     folders, unsorted = _entries(folder, notes)
     found: dict[str, list[Path]] = {}
     for kind in folders:
-        if composed(kind.name) in found:
-            raise ValueError(f"{kind} has the name of another folder, written in another Unicode form: rename one")
         if kind.resolve() in above:
             continue
         below, visited, waiting = found.setdefault(composed(kind.name), []), set(above), [kind]

@@ -135,32 +135,19 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
     """One view of each image: ``(B, C, H, W)`` uint8, or floating in [0, 1], to float32 ``(B, C, size, size)`` on the same device.
 
     draws: ``(B, NUMBERS)``, on the device too if nothing shall wait: from a processor's pageable memory they are copied first.
-    A few numbers an image are made for the whole batch at once.  On a GPU there is no Python loop over images, no shape that
-    depends on data, nothing read back and no table kept: a graph can hold it all.  A processor takes :data:`CHUNK` images at once,
-    sorted by the place of hue, so that each passes only the slots of the jitter that it uses; this saves a tenth of the time, and
-    an eighth on images of 96 by 96.
+    On a GPU there is no Python loop over images, no shape that depends on data, nothing read back and no table kept: a graph can
+    hold it all.  A processor takes :data:`CHUNK` images at once, sorted by the place of hue, so that each passes only the slots of
+    the jitter that it uses; this saves a tenth of the time, and an eighth on images of 96 by 96.
     """
     _require_pixels(pixels, pipeline)
-    numbers, (height, width) = draws.to(pixels.device, non_blocking=True), pixels.shape[2:]
-    low, high = pipeline.blur_sigma
-    sigma = low + (high - low) * numbers[:, SIGMA]
-    offset = torch.arange(pipeline.blur_kernel, device=sigma.device, dtype=torch.float32) - pipeline.blur_kernel // 2
-    bell = (-0.5 * (offset / sigma.float()[:, None]).square()).exp()
-    blurred = (numbers[:, BLUR] < pipeline.blur)[:, None]
-    plan = Plan(
-        *boxes(numbers[:, :CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio),
-        numbers[:, FLIP] < pipeline.flip,
-        *jitter_of(numbers[:, JITTER], pipeline.jitter, pipeline.jitter_probability),
-        numbers[:, GREY] < pipeline.grey,
-        torch.where(blurred, bell / bell.sum(1, keepdim=True), (offset == 0).float()),
-    )
+    numbers = draws.to(pixels.device, non_blocking=True)
+    blends, turn, before = jitter_of(numbers[:, JITTER], pipeline.jitter, pipeline.jitter_probability)
+    batch = (pixels, numbers, blends, turn, before)
     if pixels.device.type != "cpu" or torch.compiler.is_compiling():
-        return _view(pixels, pipeline, plan)
-    order = plan.before.argsort(descending=True, stable=True)
-    pixels, *fields = (part.index_select(0, order) for part in (pixels, *plan))
-    views = torch.empty(*pixels.shape[:2], pipeline.size, pipeline.size, dtype=torch.float32)
-    for place, part, *chunk in zip(*(whole.split(CHUNK) for whole in (views, pixels, *fields)), strict=True):
-        _view(part, pipeline, Plan(*chunk), out=place, ordered=True)
+        return _view(pipeline, *batch)
+    order = before.argsort(descending=True, stable=True)
+    parts = zip(*(whole.index_select(0, order).split(CHUNK) for whole in batch), strict=True)
+    views = torch.cat([_view(pipeline, *part, ordered=True) for part in parts])
     return views.index_select(0, order.argsort())
 
 
@@ -183,42 +170,42 @@ def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int 
     return apply(pixels, pipeline, draws(len(pixels), seed, step, view))
 
 
-class Plan(NamedTuple):
-    """What becomes of each image of a batch: its box, mirrored or not, blends, turn of the hue, grey or not, the blur's kernel."""
-
-    top: Tensor
-    left: Tensor
-    height: Tensor
-    width: Tensor
-    mirror: Tensor
-    blends: Tensor
-    turn: Tensor
-    before: Tensor
-    grey: Tensor
-    kernels: Tensor
-
-
-def _view(pixels: Tensor, pipeline: Pipeline, plan: Plan, out: Tensor | None = None, ordered: bool = False) -> Tensor:
-    """The view of each image that a plan says, in levels until the end, into ``out`` if it is given.
+def _view(
+    pipeline: Pipeline,
+    pixels: Tensor,
+    numbers: Tensor,
+    blends: Tensor,
+    turn: Tensor,
+    before: Tensor,
+    *,
+    ordered: bool = False,
+) -> Tensor:
+    """The view of each image that its uniform numbers ``(B, NUMBERS)`` and their :func:`jitter_of` say, in levels until the end.
 
     ordered: as :func:`jitter_` has it.  Mirroring reverses the columns' weights, so it costs nothing.
     """
-    rows = weights(plan.top, plan.height, pixels.shape[2], pipeline.size)
-    columns = weights(plan.left, plan.width, pixels.shape[3], pipeline.size, plan.mirror)
-    colour = pixels.shape[1] == 3
-    view = resample(pixels, rows, columns)
+    (channels, height, width), size = pixels.shape[1:], pipeline.size
+    top, left, tall, wide = boxes(numbers[:, :CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
+    columns = weights(left, wide, width, size, numbers[:, FLIP] < pipeline.flip)
+    view = resample(pixels, weights(top, tall, height, size), columns)
     if pixels.dtype != torch.uint8:
         view *= LEVELS
     if any(pipeline.jitter):
-        hue = colour and pipeline.jitter[3] > 0
-        view = jitter_(view, plan.blends, plan.turn, plan.before, hue=hue, ordered=ordered)
-    if pipeline.grey and colour:
-        share = plan.grey.float()[:, None, None, None]
+        view = jitter_(view, blends, turn, before, hue=channels == 3 and pipeline.jitter[3] > 0, ordered=ordered)
+    if pipeline.grey and channels == 3:
+        share = (numbers[:, GREY] < pipeline.grey).float()[:, None, None, None]
         shift = grey(view).mul_(share)  # before the images change
         view.mul_(1 - share).add_(shift)
     if pipeline.blur:
-        view = blur(view, plan.kernels)
-    return _normalised(view, pipeline, out)
+        low, high = pipeline.blur_sigma
+        sigma = (low + (high - low) * numbers[:, SIGMA]).float()[:, None]
+        offset = (
+            torch.arange(pipeline.blur_kernel, device=sigma.device, dtype=torch.float32) - pipeline.blur_kernel // 2
+        )
+        bell = (-0.5 * (offset / sigma).square()).exp()
+        blurred = (numbers[:, BLUR] < pipeline.blur)[:, None]
+        view = blur(view, torch.where(blurred, bell / bell.sum(1, keepdim=True), (offset == 0).float()))
+    return _normalised(view, pipeline)
 
 
 def plain(pixels: Tensor, pipeline: Pipeline) -> Tensor:
@@ -235,8 +222,8 @@ def plain(pixels: Tensor, pipeline: Pipeline) -> Tensor:
     return _normalised(middle.float() if pixels.dtype == torch.uint8 else middle.float() * LEVELS, pipeline)
 
 
-def _normalised(levels: Tensor, pipeline: Pipeline, out: Tensor | None = None) -> Tensor:
-    """``(levels / 255 - mean) / std`` for each channel, as one product and one sum, into ``out`` if it is given.
+def _normalised(levels: Tensor, pipeline: Pipeline) -> Tensor:
+    """``(levels / 255 - mean) / std`` for each channel, as one product and one sum.
 
     Both numbers are filled on the device, since a copy would be waited for.
     """
@@ -244,10 +231,14 @@ def _normalised(levels: Tensor, pipeline: Pipeline, out: Tensor | None = None) -
     filled = partial(torch.full, (1, 1), dtype=torch.float32, device=levels.device)
     factor = torch.stack([filled(1 / (LEVELS * s)) for s in std])
     shift = torch.stack([filled(-m / s) for m, s in zip(mean, std)])
-    return torch.mul(levels, factor, out=out).add_(shift)  # three times as fast as addcmul, which vectorises no factors
+    return torch.mul(levels, factor).add_(shift)  # three times as fast as addcmul, which vectorises no factors
 
 
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
+    """Raise TypeError for what is no pipeline, and ValueError for pixels that it can't take.
+
+    Of bytes taken for shares of 1, or of channels that have another's mean, the views would be silently wrong.
+    """
     if not isinstance(pipeline, Pipeline):
         raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {pipeline!r}")
     if not isinstance(pixels, Tensor) or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or not len(pixels):

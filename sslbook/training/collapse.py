@@ -7,7 +7,9 @@ The draws are the same each time, and none of training's, so that a run that is 
 images and :math:`w` of two views of one, on average, training shall make :math:`w` small and leave :math:`d`.  A collapse makes
 both small: :math:`d` is gone (a mean cosine of 0.99 or more) and :math:`w/d`, which learning lowers, is not.  So a large common
 part of all embeddings is no collapse while views of one image are nearer to each other than those of two, and low rank is none
-where it was low before, as with few images or outputs.  Losses that see the embeddings' length can shrink them instead.
+where it was low before, as with few images or outputs.  Losses that see the embeddings' length can shrink them; others can
+let it explode, after which steps hardly turn them.  Where both views of an image were alike from the start, nothing
+can be learnt.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ VIEWS = (8, 9)
 ALIKE, SHRUNK, KEPT, DIRECTIONS, FEWER = 0.99, 0.02, 0.5, 1.8, 8
 """A collapse: a mean cosine from the first on, or a share of the variance up to the second, while of w/d at least the third is
 left; or a rank below the fourth that was that many times as large."""
-READ = "see “Has it collapsed?” on the book's page The library (library.html#library-collapse)"
+LONGER, SAME = 1e5, 1 - 1e-9
+"""A variance so many times as large comes from steps that are too long; views of so large a cosine are the same."""
+READ = (
+    "negatives, a predictor before a stopped target, BatchNorm in the projector or a smaller learning rate prevent it; "
+    "see “Has it collapsed?” on the book's page The library (library.html#library-collapse)"
+)
 
 
 @anywhere
@@ -75,6 +82,10 @@ def collapse(now: dict[str, Any], before: dict[str, Any], *, labels: bool = Fals
     """
     if "variance" not in now:
         return ""
+    if before.get("view_cosine", 0.0) >= SAME:
+        return (
+            "two views of an image were the same to the network before the first step: the augmentation changes nothing"
+        )
     for what in ("embedding", "feature"):
         if now[f"{what}_rank"] == 0:
             return f"all images have the same {what}s: collapsed; {READ}"
@@ -87,6 +98,8 @@ def collapse(now: dict[str, Any], before: dict[str, Any], *, labels: bool = Fals
         return f"the embeddings of different images have a mean cosine of {cosine:.4f}{first}: collapsed; {READ}"
     if left >= KEPT and length and share <= SHRUNK:
         return f"the variance of the embeddings is {share:.2%} of what it was before the first step: collapsed; {READ}"
+    if not length and share >= LONGER:
+        return f"the variance of the embeddings is {share:.0e} times that before the first step: take a smaller learning rate"
     for what in ("embedding", "feature"):
         rank, was = now[f"{what}_rank"], before.get(f"{what}_rank", 0.0)
         if not labels and rank < DIRECTIONS and was > FEWER * rank:

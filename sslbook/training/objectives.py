@@ -7,10 +7,10 @@ processes share a batch, they gather it first (:mod:`sslbook.training.run.step`)
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -50,9 +50,7 @@ def of_views(outputs: Outputs, *, name: str, **settings: Any) -> Tensor:
     return loss(views, **settings)
 
 
-def exact(
-    outputs: Outputs, *, temperature: float = 0.5, beta: float = 0.0, weights: str = "augmented", over: str = "mean"
-) -> Tensor:
+def exact(outputs: Outputs, *, temperature: float, beta: float, weights: str, over: str) -> Tensor:
     r""":math:`\sum_k \mathrm{sg}(\xi(r_k)) ((1 + \beta) r_+ - r_{k-})`, :math:`\xi(r) = \sigma(-r/\tau)/\tau`: Eq. 7 of [tian2020].
 
     weights: distances :math:`r_k` of the "augmented" images, as released for the paper's table; of the "clean" ones, as
@@ -72,7 +70,7 @@ def exact(
     return loss.mean() / (r_neg.shape[-1] if over == "mean" else 1)
 
 
-def beta(outputs: Outputs, *, temperature: float = 0.5, beta: float = 0.0, form: str = "released") -> Tensor:
+def beta(outputs: Outputs, *, temperature: float, beta: float, form: str) -> Tensor:
     r"""info_nce whose partial derivatives by the distances do not add up to zero (Section 4.2 and Table 3 of [tian2020]).
 
     "released", the loss of the table: :math:`(L_\text{nce} + \beta (r_+ - 1)/\tau)/(1 + \beta)`, for :math:`\beta > -1`.  Its
@@ -86,7 +84,7 @@ def beta(outputs: Outputs, *, temperature: float = 0.5, beta: float = 0.0, form:
     return nce + beta * r_pos.mean()
 
 
-def byol(outputs: Outputs, *, stop_gradient: bool = True) -> Tensor:
+def byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
     r""":math:`-\frac2N\sum_i (\cos(p_{1i}, t_{2i}) + \cos(p_{2i}, t_{1i}))`, in [-4, 4], as in the released code.
 
     stop_gradient: the targets are constants.  No gradient reaches a target tower in either case.  With a predictor and no target
@@ -114,6 +112,15 @@ OF_VIEWS: dict[str, dict[str, float]] = {
     "vicreg": {"variance": 25.0, "invariance": 25.0, "covariance": 1.0},
 }
 """The names of :func:`of_views`, with the settings of each and their defaults."""
+TAKES: dict[str, dict[str, Any]] = {
+    **OF_VIEWS,
+    "exact": {"temperature": 0.5, "beta": 0.0, "weights": "augmented", "over": "mean"},
+    "beta": {"temperature": 0.5, "beta": 0.0, "form": "released"},
+    "byol": {"stop_gradient": True},
+}
+"""The settings of every objective, with their defaults."""
+ARGUMENTS = frozenset(chain.from_iterable(TAKES.values()))
+"""What any objective takes."""
 OBJECTIVES: dict[str, Callable[..., Tensor]] = {name: partial(of_views, name=name) for name in OF_VIEWS}
 OBJECTIVES |= {"exact": exact, "beta": beta, "byol": byol}
 """By name: functions of outputs, and of the settings that they take by keyword."""
@@ -124,29 +131,13 @@ BOUNDS: dict[str, dict[str, float]] = {
 CHOICES = {"weights": ("augmented", "clean", "further"), "over": ("mean", "sum"), "form": ("released", "printed")}
 
 
-def arguments(name: object) -> dict[str, Any]:
-    """What the objective of that name takes, with its defaults; nothing where there is no such objective.
-
-    >>> arguments("soft_triplet"), arguments("byol")
-    ({'temperature': 0.5, 'margin': 0.0}, {'stop_gradient': True})
-    """
-    if (name := str(name)) in OF_VIEWS:
-        return dict(OF_VIEWS[name])
-    taken = inspect.signature(OBJECTIVES[name]).parameters if name in OBJECTIVES else {}
-    return {setting: parameter.default for setting, parameter in taken.items() if setting != "outputs"}
-
-
-ARGUMENTS = frozenset(argument for name in OBJECTIVES for argument in arguments(name))
-"""What any objective takes."""
-
-
 def checked(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """An objective's settings, as they were given, numbers as floats.
 
     Raises ValueError for a name or a setting that there is not, and ValueError or TypeError for a value that is not allowed.
     """
     require_one_of("objective", name, OBJECTIVES)
-    allowed, found = arguments(name), {}
+    allowed, found = TAKES[name], {}
     for setting, value in settings.items():
         if setting not in allowed:
             raise ValueError(f"{name} takes {', '.join(allowed) or 'no settings'}, got {setting!r}")
@@ -172,20 +163,13 @@ def objective(name: str, **settings: Any) -> Objective:
     >>> float(objective("byol")(Outputs(*ends, *ends, *ends[::-1])))  # predictions that are the other view's targets
     -4.0
     """
-    given = {**arguments(name), **checked(name, settings)}
-    loss = OBJECTIVES[name]
+    loss, given = OBJECTIVES[name], {**TAKES[name], **checked(name, settings)}
 
     def value(outputs: Outputs) -> Tensor:
         parts = [x.float() if x is not None and x.is_floating_point() and x.itemsize < 4 else x for x in outputs]
         return loss(Outputs._make(parts), **given)
 
     return anywhere(value)
-
-
-@anywhere
-def own(outputs: Outputs, loss: Callable[[Tensor], Tensor]) -> Tensor:
-    """A loss of the caller's, of both views' embeddings ``(N, 2, D)``."""
-    return loss(torch.stack(outputs[:2], dim=1))
 
 
 def least(name: str, batch: int, **settings: Any) -> float | None:

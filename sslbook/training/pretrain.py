@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
-from sslbook._ambient import anywhere, copied, in_float32, put_back, seeded, unwrapped_name
+from sslbook._ambient import anywhere, copied, in_float32, put_back, seeded, unwrapped_name, warn
 from sslbook._check import unknown
 from sslbook._files import user_path
 from sslbook.images.datasets import Dataset
@@ -152,14 +151,14 @@ def pretrain(
     pipeline = simclr_views(data) if pipeline is None else pipeline
     place = [] if folder is None else [below := user_path(folder).resolve(), *below.parents]
     if isinstance(images, (str, Path)) and user_path(images).resolve() in place:
-        warnings.warn(f"folder={folder} puts the run's files among the pictures of {images}", stacklevel=2)
+        warn(f"folder={folder} puts the run's files among the pictures of {images}")
     if val is not None:
         side = None if isinstance(val, (Dataset, Tensor, np.ndarray)) else size
         names = data.class_names or None if isinstance(val, (str, Path)) else None
         whole = read_images(val, size=side, classes=names)
         tests = labelled(whole, "val")
         if missing := len(whole) - len(tests):
-            warnings.warn(f"{missing} of the {len(whole)} images of val have no class, and are left out", stacklevel=2)
+            warn(f"{missing} of the {len(whole)} images of val have no class, and are left out")
         kinds = [(part.class_names, *part.pixels.shape[1:]) for part in (labelled(data, "images"), tests)]
         if kinds[0] != kinds[1]:
             hint = "; read_images(val, classes=images.class_names) takes classes that images alone has"
@@ -176,20 +175,25 @@ def pretrain(
     run = with_values(Settings(), wanted)
     if run.batch > len(data):
         if run.batch != 256:  # which nobody may have asked for
-            warnings.warn(f"batch={run.batch} is cut to the {len(data)} images that there are", stacklevel=2)
+            warn(f"batch={run.batch} is cut to the {len(data)} images that there are")
         run = replace(run, batch=len(data))
+    steps, left_out = divmod(len(data), run.batch)
+    if run.drop_last and left_out >= len(data) / 10:
+        epoch = f"{steps} step{'s' * (steps > 1)} of {run.batch} images, and leaves {left_out} of {len(data)} out"
+        warn(f"an epoch is {epoch}; batch={max(len(data) // (4 * steps), 2)} makes more of them")
     if tests is None and run.probes:  # without val, ``evaluate`` still measures ranks and cosines
-        warnings.warn("probes measure nothing without val, which is labelled images", stacklevel=2)
+        warn("probes measure nothing without val, which is labelled images")
 
     # The network with its first weights, and what else tells this run from another one in its folder.
     with in_float32(), seeded(run.seed):
         encoder = _made(backbone)
         features = _features(encoder, data, pipeline)
         if views is not None:
-            seen, shape = (
-                views(data.pixels[:2].float() / 255, torch.Generator()),
-                plain(data.pixels[:2], pipeline).shape,
-            )
+            two, shape = data.pixels[:2], plain(data.pixels[:2], pipeline).shape
+            try:
+                seen = views(two.float() / 255, torch.Generator())
+            except TypeError as error:
+                raise TypeError(f"views must be a function of (batch, generator): {error}") from error
             if getattr(seen, "shape", None) != shape or not seen.is_floating_point():
                 told = f"floating {tuple(shape)}, as pipeline=Pipeline({pipeline.size}) has them in evaluation"
                 raise ValueError(f"views must make of two pictures {told}, got {getattr(seen, 'shape', seen)}")
@@ -248,7 +252,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     True
     """
     place = user_path(folder)
-    content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=4)) if place.is_dir() else None
+    content = checkpoints.latest(place, warn) if place.is_dir() else None
     if content is None:
         below = min(place.glob("*/step-*.pt"), default=None)  # where `sslbook train --folder` keeps its runs
         hint = f": did you mean {below.parent}?" if below else ""

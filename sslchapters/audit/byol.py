@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sslbook._check import positive
 from sslbook.training.run.distributed import join
-from sslchapters.byol.records import DIGITS, EMA, NAMES, after, cells, filled, html_table
+from sslchapters.byol.records import DIGITS, EMA, NAMES, after, cells, filled
 from sslchapters.byol.runs import (
     GROUPS,
     LARGE,
@@ -34,7 +34,6 @@ from sslchapters.byol.runs import (
 from sslchapters.records import Record, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import Filled, Table, listing
-from sslchapters.tables import cells as table_cells
 
 CIFAR10 = Recipe(
     shape=Shape(size=32, colours=3, channels=(16, 32, 64), width=128, output=64),
@@ -109,13 +108,6 @@ TABLES = {
     for data in IMAGES
     for name in NAMES
 }
-
-
-def html_grid(table: Filled, caption: str) -> Any:
-    """The table's own shape, its last axis the columns: in each cell the paper's mean and ours, as ``printed | ours``."""
-    measures = dict([next(iter(table.measures.items()))])
-    (_, *columns), rows = table_cells(replace(table, measures=measures), brief=True)
-    return html_table(caption, ("printed | ours, %", *columns), rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -194,8 +186,8 @@ def resets_values(seeds: Sequence[int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, reset in RESETS.items():
         some = {label: replace(cell, reset=reset) for label, cell in tabled.items()}
-        how = probes_and_definite(DIGITS)
-        runs = train_ablations(DIGITS, some, seeds, data, at=RESET_MOMENTS[name], measure=how, parts=parts)
+        at, how = RESET_MOMENTS[name], probes_and_definite
+        runs = train_ablations(DIGITS, some, seeds, data, at=at, measure=how, parts=parts)
         found[name] = rounded(runs, digits=6)
     return {
         "axes": "runs[resets][cell][measure][moment][seed]",

@@ -80,20 +80,18 @@ def lines(
     With fewer epochs than the table's first column, that column is shown after as many as there are, and says so.
     """
     runs = {(run.name, run.settings.seed): run for run in runs_of(sheet, seeds, epochs=epochs, changes=changes)}
-    rows = {key: run.rows(root) for key, run in runs.items()}
-    known = {key: (recorded or {}).get(run.slug, {}) for key, run in runs.items()}
-    wild = {key: run.diverged(root) or known[key].get("diverged", "") for key, run in runs.items()}
-    same = {name: run.settings.hash() == preset_of(name).settings.hash() for (name, _), run in runs.items()}
     first = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: -cell.epochs)}
     found = []
     for cell in sheet.cells:
         at = min(epochs or cell.epochs, cell.epochs) if cell.epochs == first[cell.preset] else cell.epochs
-        keys = [(cell.preset, seed) for seed in seeds]
-        here = [_at(rows[key], at) for key in keys]
-        mine = [own or _at(known[key].get("rows", []), at) for own, key in zip(here, keys, strict=True)]
-        best, final = ([row[measure] for row in mine if row] for measure in ("linear_best", "linear"))
-        lost = tuple(filter(None, (wild[key] for key in keys)))
-        found.append(Line(cell, at, best, final, same[cell.preset], lost, mine != here))
+        mine = [runs[cell.preset, seed] for seed in seeds]
+        known = [(recorded or {}).get(run.slug, {}) for run in mine]
+        here = [_at(run.rows(root), at) for run in mine]
+        rows = [own or _at(past.get("rows", []), at) for own, past in zip(here, known, strict=True)]
+        best, final = ([row[measure] for row in rows if row] for measure in ("linear_best", "linear"))
+        lost = [run.diverged(root) or past.get("diverged", "") for run, past in zip(mine, known, strict=True)]
+        same = all(run.settings.hash() == preset_of(run.name).settings.hash() for run in mine)
+        found.append(Line(cell, at, best, final, same, tuple(filter(None, lost)), rows != here))
     return found
 
 
@@ -144,15 +142,9 @@ class Owed:
 def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
     """The debt of one of :func:`sslchapters.audit.paper_tables.paper_tables`."""
     wanted, known = runs_of(paper_tables()[table], seeds), _recorded(table)
-
-    def measured(run: Run) -> set[int]:
-        return {row["epoch"] for row in known.get(run.slug, {"rows": []})["rows"]}
-
-    waiting = [
-        run
-        for run in wanted
-        if not run.finished(root) and not measured(run) >= {run.settings.epochs, *run.settings.probes}
-    ]
+    measured = {name: {row["epoch"] for row in run["rows"]} for name, run in known.items()}
+    recorded = [run for run in wanted if measured.get(run.slug, set()) >= {run.settings.epochs, *run.settings.probes}]
+    waiting = [run for run in wanted if run not in recorded and not run.finished(root)]
     minutes = sum(presets()[run.name].minutes for run in waiting)
     return Owed(table, len(wanted), len(wanted) - len(waiting), minutes / 60)
 
@@ -231,8 +223,8 @@ def _chosen(options: argparse.Namespace) -> dict[str, Any]:
 
 def _plan(name: str, options: argparse.Namespace) -> str:
     missing = _missing(name, options)
-    root = runs_folder(options.folder)
-    return "\n".join([*(str(run.folder(root)) for run in missing), f"{counted(len(missing), 'run')} missing."])
+    folders = [str(run.folder(runs_folder(options.folder))) for run in missing]
+    return "\n".join([*folders, f"{counted(len(missing), 'run')} missing."])
 
 
 def _run(name: str, options: argparse.Namespace) -> Filled:

@@ -20,7 +20,6 @@ from torch import Tensor
 from sslbook._check import positive
 from sslbook._machine import cores
 from sslbook.trees import exact
-from sslbook.trees import latent as trees
 from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
 from sslchapters import data_files
@@ -35,7 +34,6 @@ from sslchapters.hltm.runs import (
     train_protocols,
     untrained,
 )
-from sslchapters.hltm.theory import random_symmetric
 from sslchapters.records import Record, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import PARTS as PRINTED_PARTS
@@ -48,9 +46,9 @@ from sslchapters.tables import Filled, Printed, Table, fill, printed
 def rerun(
     cells: Sequence[TreeRun],
     seeds: Sequence[int],
-    *,
     latents: Sequence[str],
     epochs: Sequence[int],
+    *,
     processes: int = 0,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
@@ -69,21 +67,6 @@ def _epochs_of(target: Printed) -> tuple[int, ...]:
     raw = data_files.printed_file(PRINTED_PARTS.get(target.name, (target.name, {}))[0])
     known = dict(zip(raw["columns"], raw["epochs"], strict=True))
     return tuple(known[column] for column in target.columns)
-
-
-def table(
-    target: Printed,
-    seeds: Sequence[int],
-    base: TreeRun,
-    *,
-    processes: int = 2,
-    device: torch.device | str = "cpu",
-) -> dict[str, Tensor]:
-    """Rerun a printed table with variants of ``base``: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
-    latents, lower, widths, _ = target.axes.values()
-    cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
-    found = rerun(cells, seeds, latents=latents, epochs=_epochs_of(target), processes=processes, device=device)
-    return {name: trials.unflatten(1, (len(lower), len(widths))) for name, trials in found.items()}
 
 
 def recorded_trials(values: Mapping[str, Any], target: Printed, loss: str, statistic: str) -> Tensor:
@@ -115,11 +98,15 @@ def _show(name: str, record: Record | None, options: argparse.Namespace) -> Fill
 
 
 def _run(name: str, options: argparse.Namespace) -> Filled:
+    """Rerun a printed table: latents, lower, widths, columns, trials."""
+    target, device = printed(name), options.device or "cpu"
     base = TreeRun(loss=options.loss, epoch_size=options.epoch_size or TreeRun.epoch_size)
-    device = options.device or "cpu"
+    latents, lower, widths, _ = target.axes.values()
+    cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
     processes = options.processes or (cores() if device == "cpu" else 1)
-    found = table(printed(name), options.seeds, base, processes=processes, device=device)
-    return _filled(name, options, found[options.statistic], facts={"samples an epoch": base.epoch_size})
+    found = rerun(cells, options.seeds, latents, _epochs_of(target), processes=processes, device=device)
+    trials = found[options.statistic].unflatten(1, (len(lower), len(widths)))
+    return _filled(name, options, trials, facts={"samples an epoch": base.epoch_size})
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -227,26 +214,14 @@ def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epo
 
 def norm_cells() -> dict[str, TreeRun]:
     """The seven protocols of the figures, by name (``depth 3``, ``lower 0.7``, ``width 2``, ``base`` ...)."""
-    found = {"base": BASE}
-    for factor, values in FACTORS.items():
-        for value in values:
-            if value != getattr(BASE, factor):
-                changed: dict[str, Any] = {factor: value}
-                found[f"{factor} {value}"] = replace(BASE, **changed)
-    return found
+    varied: list[tuple[str, Any]] = [(factor, value) for factor, values in FACTORS.items() for value in values]
+    found = {f"{factor} {value}": replace(BASE, **{factor: value}) for factor, value in varied}
+    return {"base": BASE} | {name: protocol for name, protocol in found.items() if protocol != BASE}
 
 
 def printed_loss() -> dict[str, TreeRun]:
     """Every width of the figures under the loss as printed, by name (``width 2`` ...): :data:`BASE` has the released one."""
     return {f"width {width:g}": replace(BASE, loss="printed", width=int(width)) for width in FACTORS["width"]}
-
-
-def reach(protocol: TreeRun, seeds: Sequence[int], name: str) -> Tensor:
-    r""":math:`\rho_{0\mu}^2` of part ``name`` in the trees of ``seeds``, ``(R,)``: what Theorem 6 has of the part's depth."""
-    tree = random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
-    depth, index = theory.place(tree, name)
-    along: Tensor = trees.polarity(trees.from_root(tree)[depth])[:, index].square()
-    return along
 
 
 def curves(
@@ -269,10 +244,6 @@ EPOCHS = (0, 1, 20, 49, 50)
 """What the three printed tables show, together; ``converged`` is after 49 epochs in the released experiments, 50 in the text."""
 
 
-PAPERS = TreeRun()
-"""What the tables vary."""
-
-
 def table_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Trials for :data:`FORMULAS` x :data:`STATISTICS`, as nested lists whose axes are named under ``axes``."""
     values: dict[str, Any] = {
@@ -281,13 +252,13 @@ def table_values(seeds: Sequence[int]) -> dict[str, Any]:
         "lower": LOWER,
         "widths": WIDTHS,
         "epochs": EPOCHS,
-        "samples": PAPERS.epoch_size,
-        "untrained": {"trials": UNTRAINED, "mean": _untrained_means(UNTRAINED)},
+        "samples": TreeRun.epoch_size,
+        "untrained": {"trials": UNTRAINED, "mean": _untrained_means()},
         "seconds": {},
     }
     for loss in FORMULAS:
         start = time.monotonic()
-        cells = [replace(PAPERS, loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
+        cells = [TreeRun(loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
         found = rerun(cells, seeds, latents=LATENTS, epochs=EPOCHS)
         values[loss] = {
             statistic: rounded(trials.unflatten(1, (len(LOWER), len(WIDTHS))), 5) for statistic, trials in found.items()
@@ -310,17 +281,17 @@ def narrow_values(
         "epochs": tuple(epochs),
     }
     for loss in losses:
-        cells = [replace(PAPERS, width=min(WIDTHS), loss=loss, lower=lower) for lower in LOWER]
+        cells = [TreeRun(width=min(WIDTHS), loss=loss, lower=lower) for lower in LOWER]
         found = rerun(cells, seeds, latents=NARROW, epochs=epochs)
         values[loss] = {statistic: rounded(trials, 5) for statistic, trials in found.items()}
     return values
 
 
-def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
-    """Normalised correlation before training over the population, means over ``count`` trials: latents x lower x widths."""
-    cells = [TreeRun(lower=lower, width=width) for lower in LOWER for width in widths]
-    means = torch.stack([untrained(cell, range(1, count + 1), LATENTS).mean(0) for cell in cells])
-    return rounded(means.unflatten(0, (len(LOWER), len(widths))).permute(2, 0, 1), 5)
+def _untrained_means() -> Any:
+    """Normalised correlation before training over the population, means over many trials: latents x lower x widths."""
+    cells = [TreeRun(lower=lower, width=width) for lower in LOWER for width in WIDTHS]
+    means = torch.stack([untrained(cell, range(1, UNTRAINED + 1), LATENTS).mean(0) for cell in cells])
+    return rounded(means.unflatten(0, (len(LOWER), len(WIDTHS))).permute(2, 0, 1), 5)
 
 
 def norm_values(seeds: Sequence[int], *, vary: Callable[[], dict[str, TreeRun]] = norm_cells) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,27 +15,24 @@ from torch import Tensor
 
 from sslbook._check import positive
 from sslbook._machine import cores
-from sslchapters.enumerated import Images
 from sslchapters.modulation.instances import patch_images
-from sslchapters.modulation.records import BETAS, PATTERNS, alone_values, cells, curves, page_values, recorded_trials
+from sslchapters.modulation.records import BETAS, CURVES, PATTERNS, alone_values, cells, page_values, recorded_trials
 from sslchapters.modulation.runs import (
     PRINTED,
     SCORES,
-    PatchRun,
     TableCell,
     TokenRun,
     likeness,
     living,
-    mean_of,
     roughness,
     train_cells,
     train_filters,
 )
 from sslchapters.records import Record, parts_folder, rounded
 from sslchapters.sweep import Study
-from sslchapters.tables import Entry, Filled, Printed, Table, fill, printed, unprinted
+from sslchapters.tables import Entry, Filled, Table, fill, printed, unprinted
 
-NAMES = ("C-Tab1", "C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11", "C-Fig5")
+NAMES = tuple(CURVES)
 """A table with printed numbers, four figures of scores, and one of weights."""
 
 VARIANTS = {
@@ -57,54 +54,44 @@ def in_table(cells: Mapping[tuple[int, int, str], TableCell], found: Found, scor
     return rows.view(*shape, -1)
 
 
-def distance(trials: Tensor, target: Printed) -> tuple[float, float]:
-    """How far Table 1's means lie from ours: the mean absolute difference, and the root mean square in standard errors.
+def distance(trials: Tensor, mean: Tensor, std: Tensor, draws: int = 0) -> dict[str, Tensor]:
+    """How far printed means lie from those of ``trials (..., seeds)``, over the axes of the table, which follow ``draws`` others.
 
-    The errors are of both means, ours over the trials and theirs over three seeds; a printed spread of 0.00 counts as half its
-    last digit.
+    ``gaps`` is the mean absolute difference; ``errors`` the root mean square in standard errors of both means, ours over the
+    trials and theirs over three seeds, whose mean is ``error``; a printed spread of 0.00 counts as half its last digit.  ``leans``:
+    by how much ours lie above theirs in each column.
     """
-    gap, errors = _apart(trials, target.mean, _std(target), trials.ndim - 1)
-    return gap.item(), errors.item()
+    over, gap = tuple(range(draws, trials.ndim - 1)), trials.mean(-1) - mean
+    error = (trials.var(-1) / trials.shape[-1] + std.clamp_min(0.005).square() / 3).sqrt()
+    found = {
+        "gaps": gap.abs().mean(over),
+        "errors": (gap / error).square().mean(over).sqrt(),
+        "error": error.mean(over),
+    }
+    return found | {"leans": gap.mean(over[:-1])}
 
 
-def standard_error(trials: Tensor, target: Printed) -> float:
-    """The standard error of the difference of the two means, mean over the cells; NaN for one trial."""
-    return _errors(trials, _std(target)).mean().item()
+def chance(trials: Tensor, mean: Tensor, std: Tensor, draws: int, seed: int) -> dict[str, Tensor]:
+    """:func:`distance` where nothing but chance differs, with ``draws`` along the first axis.
 
-
-def lean(trials: Tensor, target: Printed) -> Tensor:
-    """By how much ours lie above Table 1's means in each column, ``(columns,)``, the mean over its cells."""
-    return _lean(trials, target.mean, trials.ndim - 1)
-
-
-def _lean(trials: Tensor, mean: Tensor, cells: int) -> Tensor:
-    return (trials.mean(-1) - mean).mean(tuple(range(-cells, -1)))
-
-
-def chance(trials: Tensor, target: Printed, draws: int, seed: int) -> dict[str, Tensor]:
-    """How far Table 1 lies from ours where nothing but chance differs, ``(draws,)`` each.
-
-    ``gaps`` and ``errors`` are the two numbers of :func:`distance`, ``leans`` the largest absolute value of :func:`lean`.
     Ours and theirs are drawn from one normal distribution a cell, with the printed mean and the mean of the two variances;
     theirs are rounded as the table is.  A seed is drawn for the whole table, since its cells share sequences and initial
     weights: their correlation is that along each axis of the table, as :func:`shared` finds it, multiplied.  Errors that are
     estimated from three seeds make the second number larger than 1.
     """
     draw = torch.Generator().manual_seed(seed)
-    scale = ((trials.var(-1) + _std(target).square()) / 2).sqrt()[..., None]
+    scale = ((trials.var(-1) + std.square()) / 2).sqrt()[..., None]
     roots = [torch.linalg.cholesky(correlation) for correlation in shared(trials)]
 
     def drawn(count: int) -> Tensor:
         noise = torch.randn(draws, *trials.shape[:-1], count, generator=draw, dtype=trials.dtype)
         for axis, root in enumerate(roots, 1):
             noise = torch.tensordot(root, noise, ([1], [axis])).movedim(0, axis)
-        return target.mean[..., None] + scale * noise
+        return mean[..., None] + scale * noise
 
     own, theirs = drawn(trials.shape[-1]), drawn(3)
-    mean, std = (part.mul(100).round() / 100 for part in (theirs.mean(-1), theirs.std(-1)))
-    cells = trials.ndim - 1
-    gaps, errors = _apart(own, mean, std, cells)
-    return {"gaps": gaps, "errors": errors, "leans": _lean(own, mean, cells).abs().amax(-1)}
+    rounded_mean, rounded_std = (part.mul(100).round() / 100 for part in (theirs.mean(-1), theirs.std(-1)))
+    return distance(own, rounded_mean, rounded_std, draws=1)
 
 
 def shared(trials: Tensor) -> list[Tensor]:
@@ -114,27 +101,6 @@ def shared(trials: Tensor) -> list[Tensor]:
     """
     apart = trials - trials.mean(-1, keepdim=True)
     return [torch.corrcoef(apart.movedim(axis, 0).flatten(1)) for axis in range(trials.ndim - 1)]
-
-
-def _std(target: Printed) -> Tensor:
-    assert target.std is not None  # Table 1 has them
-    return target.std
-
-
-def _errors(trials: Tensor, std: Tensor) -> Tensor:
-    own = trials.std(-1) if trials.shape[-1] > 1 else torch.full(trials.shape[:-1], torch.nan, dtype=trials.dtype)
-    return (own.square() / trials.shape[-1] + std.clamp_min(0.005).square() / 3).sqrt()
-
-
-def _apart(trials: Tensor, mean: Tensor, std: Tensor, cells: int) -> tuple[Tensor, Tensor]:
-    """:func:`distance` over the last ``cells`` axes of the means."""
-    gap, over = (trials.mean(-1) - mean).abs(), tuple(range(-cells, 0))
-    return gap.mean(over), (gap / _errors(trials, std)).square().mean(over).sqrt()
-
-
-def wanted_cells(names: Sequence[str]) -> list[TableCell]:
-    """The cells of several tables, each once."""
-    return list(dict.fromkeys(cell for name in names for cell in cells(name).values()))
 
 
 DIGITS = 4
@@ -158,12 +124,15 @@ def _figure5(seed: int, steps: int, processes: int = 1) -> tuple[dict[str, Any],
 def _filled(name: str, options: argparse.Namespace, found: Mapping[str, Tensor], **more: Any) -> Filled:
     measures = [f"{options.scores} +", *[f"{options.scores} -"] * (name != "C-Tab1")]
     facts = {"experiment": options.variant, "scores": options.scores, **more.pop("facts", {})}
-    if name == "C-Tab1" and found and not (options.seeds and not options.run):  # a choice of seeds has other errors
-        errors = distance(found[measures[0]], printed(name))[1]
-        facts |= {} if math.isnan(errors) else {"root mean square difference in standard errors": round(errors, 1)}
-    axes = {"betas": BETAS, "patterns": PATTERNS, "columns": tuple(curves(name))}
-    target = unprinted(name, f"Figure {name.removeprefix('C-Fig')} of [tian2023]", axes)
-    return fill(printed(name) if name == "C-Tab1" else target, found, dict.fromkeys(measures, 2), facts=facts, **more)
+    axes = {"betas": BETAS, "patterns": PATTERNS, "columns": tuple(CURVES[name])}
+    figure = f"Figure {name.removeprefix('C-Fig')} of [tian2023]"
+    target = printed(name) if name == "C-Tab1" else unprinted(name, figure, axes)
+    trials = found.get(measures[0], torch.empty(0))
+    chosen = options.seeds and not options.run  # a choice of seeds has other errors, and one seed has none
+    if target.std is not None and trials.shape[-1] > 1 and not chosen:
+        errors = distance(trials, target.mean, target.std)["errors"].item()
+        facts |= {"root mean square difference in standard errors": round(errors, 1)}
+    return fill(target, found, dict.fromkeys(measures, 2), facts=facts, **more)
 
 
 def _show(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
@@ -181,7 +150,7 @@ def _run(name: str, options: argparse.Namespace) -> Filled:
     protocol = VARIANTS[options.variant]
     protocol = replace(protocol, steps=options.steps or protocol.steps)
     device, processes = options.device or "cpu", _processes(options)
-    trained = train_cells(protocol, wanted_cells([name]), options.seeds, processes=processes, device=device)
+    trained = train_cells(protocol, list(cells(name).values()), options.seeds, processes=processes, device=device)
     found = {score: in_table(cells(name), trained, score) for score in SCORES}
     return _filled(name, options, found, facts={"minibatches": protocol.steps})
 
@@ -243,6 +212,18 @@ TABLES["C-Fig5"] = Table("C-Fig5", STARRED, RECORD, SEEDS[:1], _show_weights, _r
 
 FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
 
+Cells = Mapping[tuple[int, int, str], TableCell]
+
+
+def _trained(protocol: TokenRun, wanted: Mapping[str, Cells], seeds: Sequence[int], parts: Path | None = None) -> Any:
+    """Tables trained together: ``[name][score][beta][patterns][label][seed]``."""
+    every = [cell for some in wanted.values() for cell in some.values()]
+    found = train_cells(protocol, every, seeds, processes=cores(), parts=parts)
+    return {
+        name: {score: rounded(in_table(some, found, score), DIGITS) for score in SCORES}
+        for name, some in wanted.items()
+    }
+
 
 def table_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Table 1 in all of :data:`VARIANTS`, the figures as the released code has them, and Figure 5's weights of the first seed."""
@@ -250,16 +231,13 @@ def table_values(seeds: Sequence[int]) -> dict[str, Any]:
         "axes": "tables[name][variant][score][beta][patterns][label][seed]; weights[label][field][token][filter]",
         "betas": BETAS,
         "patterns": PATTERNS,
-        "labels": {name: tuple(curves(name)) for name in NAMES},
+        "labels": {name: tuple(CURVES[name]) for name in NAMES},
         "tables": {},
         "seconds": {},
     }
     for variant, protocol in VARIANTS.items():
-        chosen = [name for name in NAMES if name == "C-Tab1" or (name in FIGURES and variant == "released")]
-        begun = time.monotonic()
-        found = train_cells(protocol, wanted_cells(chosen), seeds, processes=cores())
-        for name in chosen:
-            table = {score: rounded(in_table(cells(name), found, score), DIGITS) for score in SCORES}
+        begun, chosen = time.monotonic(), ("C-Tab1", *(FIGURES if variant == "released" else ()))
+        for name, table in _trained(protocol, {name: cells(name) for name in chosen}, seeds).items():
             values["tables"].setdefault(name, {})[variant] = table
         values["seconds"][variant] = round(time.monotonic() - begun, 1)
     values["weights"], values["allowed"] = _figure5(seeds[0], VARIANTS["released"].steps, cores())
@@ -280,17 +258,11 @@ def seed_values(seeds: Sequence[int]) -> dict[str, Any]:
         name: {key: cell for key, cell in cells(name).items() if name not in WIDE or min(key[:2]) > 1}
         for name in ("C-Tab1", "C-Fig11", *WIDE)
     }
-    every = list(dict.fromkeys(cell for some in wanted.values() for cell in some.values()))
-    folder = parts_folder() / "modulation-seeds"
-    found = train_cells(VARIANTS["released"], every, seeds, processes=cores(), parts=folder)
     return {
         "axes": "tables[name][score][beta][patterns][label][seed]",
         "betas": {name: BETAS[name in WIDE :] for name in wanted},
         "patterns": {name: PATTERNS[name in WIDE :] for name in wanted},
-        "tables": {
-            name: {score: rounded(in_table(some, found, score), DIGITS) for score in SCORES}
-            for name, some in wanted.items()
-        },
+        "tables": _trained(VARIANTS["released"], wanted, seeds, parts_folder() / "modulation-seeds"),
     }
 
 
@@ -298,28 +270,22 @@ CONTESTED = {
     "C-Fig10": (3, ("linear", "relu", "quadratic")),
     "C-Fig11": (1, ("BN, ζ = 10", "no BN, ζ = 10")),
 }
-"""Figures with the ``P`` and the curves that few seeds leave open, each for :math:`\\beta > 1`."""
+r"""Figures with the ``P`` and the curves that few seeds leave open, each for :math:`\beta > 1`."""
 
 
 def contested_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Many seeds of what few leave open, :data:`CONTESTED`, scored as the released code does."""
     wanted = {
-        name: [cells(name)[beta, patterns, label] for beta in BETAS[1:] for label in labels]
-        for name, (patterns, labels) in CONTESTED.items()
+        name: {key: cell for key, cell in cells(name).items() if key[0] > 1 and key[1] == p and key[2] in labels}
+        for name, (p, labels) in CONTESTED.items()
     }
-    every = [cell for some in wanted.values() for cell in some]
-    found = train_cells(VARIANTS["released"], every, seeds, processes=cores())
+    tables = _trained(VARIANTS["released"], wanted, seeds)
     return {
         "axes": "tables[name][beta][label][seed]",
         "betas": BETAS[1:],
         "patterns": {name: patterns for name, (patterns, _) in CONTESTED.items()},
         "labels": {name: labels for name, (_, labels) in CONTESTED.items()},
-        "tables": {
-            name: rounded(
-                torch.stack([found[cell]["released +"] for cell in some]).unflatten(0, (-1, len(labels))), DIGITS
-            )
-            for (name, some), (_, labels) in zip(wanted.items(), CONTESTED.values(), strict=True)
-        },
+        "tables": {name: [of_beta[0] for of_beta in table["released +"]] for name, table in tables.items()},
     }
 
 
@@ -329,31 +295,27 @@ KEPT = 10
 """Filters of each field that a record keeps, the longest of the first seed; the measures are of all that live."""
 
 
-def filter_values(
-    seeds: Sequence[int], *, protocol: PatchRun | None = None, data: Images | None = None
-) -> dict[str, Any]:
+def filter_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Figures 12 and 13: filters of image quarters without and with random crops, how many live, how rough and how alike
     these are.
 
     ``filters[figure][field][filter][row][column]``; ``living[figure][seed]`` is a share of all filters, ``roughness`` and
     ``likeness`` likewise are means over the living ones, before training under ``untrained``.
     """
-    protocol, data = protocol or PatchRun(), data or patch_images()
-    values: dict[str, Any] = {"data": data.name, "images": len(data), "steps": protocol.steps, "filters": {}}
-    for name in ("living", "roughness", "likeness"):
-        values[name] = {}
+    data, steps = patch_images(), 50_000
+    values: dict[str, Any] = {"data": data.name, "images": len(data), "steps": steps}
+    values |= {name: {} for name in ("filters", "living", "roughness", "likeness")}
     for figure, strength in {"untrained": 0.0, **STRENGTHS}.items():
-        steps = 1 if figure == "untrained" else protocol.steps
-        found = train_filters(data, replace(protocol, strength=strength, steps=steps), list(seeds)).double()
+        found = train_filters(data, strength, 1 if figure == "untrained" else steps, list(seeds)).double()
         alive = living(found)
+        rough = torch.where(alive, roughness(found), torch.nan).flatten(1).nanmean(1)
         values["living"][figure] = rounded(alive.double().mean((1, 2)), DIGITS)
-        values["roughness"][figure] = rounded(mean_of(roughness(found), alive), DIGITS)
+        values["roughness"][figure] = rounded(rough, DIGITS)
         values["likeness"][figure] = rounded(likeness(found, alive), DIGITS)
         if figure != "untrained":
             longest = found[0].flatten(2).norm(dim=2).argsort(1, descending=True)[:, :KEPT]
-            values["filters"][figure] = rounded(
-                torch.stack([w[i] for w, i in zip(found[0], longest, strict=True)]), DIGITS
-            )
+            kept = torch.stack([w[i] for w, i in zip(found[0], longest, strict=True)])
+            values["filters"][figure] = rounded(kept, DIGITS)
     return values
 
 

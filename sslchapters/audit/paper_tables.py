@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from sslbook.training.presets.papers import EPOCHS, IMAGES, PARTS, STATISTICS
+from sslbook.training.presets.papers import EPOCHS, IMAGES, ROWS
 from sslchapters.tables import Printed, printed, unprinted
 
 SIMCLR = {
@@ -14,14 +14,9 @@ SIMCLR = {
     "A-Tab3": ("simclr-beta-minus-0.5", "simclr-beta-plus-0.2"),
 }
 """The rows of each table, on CIFAR-10 and then on STL-10; columns are :data:`EPOCHS`."""
-BYOL: dict[str, list[str]] = {
-    "B-Tab3": [name for name, *_ in PARTS],
-    "B-Tab4": [f"byol-norm-{name}" for name, *_ in STATISTICS],
-    "B-Tab5": ["byol", "byol-reset-5", "byol-reset-10", "byol-reset-20"],
-    "B-Tab7": [f"byol-noema-linear{norm}-{end}" for norm in ("", "-nobn") for end in (0.01, 0.02, 0.05)],
-    "B-Tab8": [f"byol-linear{norm}-{end}" for norm in ("", "-nobn") for end in (0.003, 0.005, 0.007)],
-    "B-Tab9": [f"byol-linear{norm}-{end}" for norm in ("", "-nobn") for end in (0.01, 0.02, 0.05)],
-    "B-Tab10": [f"byol-small-{end}-reset-{every}" for every in (3, 5, 10, 20) for end in (0.01, 0.02, 0.03, 0.05)],
+BYOL = {
+    table: [row["name"] for row in ROWS if table in row["tables"].split()]
+    for table in ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
 }
 """The cells of each table, row by row, after a hundred epochs."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import update_bn
 
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
@@ -157,7 +159,7 @@ def run(name: str, seed: int, looks: Sequence[int] = LOOKS) -> dict[str, Any]:
         labels = labels[torch.randperm(len(labels), generator=generator(seed, "random labels", 0))]
     model = build(made.networks, seed).to(memory_format=layout_of(16, torch.device("cpu")))  # type: ignore[call-overload]
     if name in UNTRAINED:
-        return end(model, world)
+        return rounded(end(model, world), digits=5)
     loss = of.loss or objective(made.objective, **made.loss_kwargs)
     optimizer = make_optimizer(made, model.learning(), model.predictor)
     for group in optimizer.param_groups:
@@ -182,7 +184,8 @@ def run(name: str, seed: int, looks: Sequence[int] = LOOKS) -> dict[str, Any]:
         if epoch in looks:
             rows.append(on_the_way(model, world, value))
     by_epoch = np.array(losses).reshape(max(looks), -1).mean(1).tolist()
-    return {"loss": by_epoch, **end(model, world), **{measure: [row[measure] for row in rows] for measure in rows[0]}}
+    on_way = {measure: [row[measure] for row in rows] for measure in rows[0]}
+    return rounded({"loss": by_epoch, **end(model, world), **on_way}, digits=5)
 
 
 # --------------------------------------------------------------------------------------------------------------- measures
@@ -225,16 +228,10 @@ def end(model: Siamese, world: World) -> dict[str, Any]:
     }
 
 
-def calibrate(model: Siamese, world: World, count: int = 6) -> None:
-    """BatchNorm's running statistics from planted views of the training images, and then evaluation mode."""
-    norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d)]
-    for part in norms:
-        part.reset_running_stats()
-        part.momentum = None  # a plain average
-    model.train()
-    with torch.no_grad():
-        for _, one, two in world.batches(1, count):
-            model.projector(model.encoder(torch.cat([one, two])))
+def calibrate(model: Siamese, world: World) -> None:
+    """BatchNorm's running statistics from planted views of the training images, a plain average, and then evaluation mode."""
+    views = (torch.cat([one, two]) for _, one, two in world.batches(1, 6))
+    update_bn(views, nn.Sequential(model.encoder, model.projector))
     model.eval()
 
 
@@ -250,8 +247,7 @@ def r_squared(outputs: Tensor, coordinates: Tensor) -> list[float]:
     x, y = F.pad(x, (0, 1), value=1.0), coordinates.double()
     gram = x[:FITTED].T @ x[:FITTED] + 20.0 * torch.eye(x.shape[1])
     rest = y[FITTED:] - x[FITTED:] @ torch.linalg.solve(gram, x[:FITTED].T @ y[:FITTED])
-    found: list[float] = (1 - rest.square().sum(0) / (y[FITTED:] - y[FITTED:].mean(0)).square().sum(0)).tolist()
-    return found
+    return (1 - rest.square().sum(0) / (y[FITTED:] - y[FITTED:].mean(0)).square().sum(0)).tolist()
 
 
 def slopes(model: Siamese, world: World, images: int = 128, by: float = 0.5) -> dict[str, list[float]]:
@@ -344,18 +340,13 @@ def parts_of_layers(model: Siamese, world: World, count: int = 2) -> dict[str, A
 # ----------------------------------------------------------------------------------------------------------------- record
 
 
-def _part(name: str, seed: int, folder: Path) -> dict[str, Any]:
-    file = folder / f"s{seed}-{[*UNTRAINED, *METHODS].index(name)}.json"
-    return kept(file, lambda: rounded(run(name, seed), digits=5))
-
-
 def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
     """The record: by method and measure, a seed each; a finished network is a file, and all of a seed come before the next."""
     folder = (parts or parts_folder()) / "growth-photographs"
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*UNTRAINED, *METHODS)}
     for seed in seeds:
-        for name in found:
-            found[name].append(_part(name, seed, folder))
+        for number, (name, rows) in enumerate(found.items()):
+            rows.append(kept(folder / f"s{seed}-{number}.json", partial(run, name, seed)))
     return {
         "epochs": list(LOOKS),
         "doses": DOSES,
@@ -368,8 +359,7 @@ def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
 
 def untrained(found: Mapping[str, Any], method: str) -> Mapping[str, Any]:
     """What was measured of a method's networks before they were trained."""
-    before: Mapping[str, Any] = found["of"]["untrained, BYOL" if method == "BYOL" else "untrained"]
-    return before
+    return found["of"]["untrained, BYOL" if method == "BYOL" else "untrained"]
 
 
 def gains(found: Mapping[str, Any], method: str, measure: str = "r2", place: str = "features") -> np.ndarray:

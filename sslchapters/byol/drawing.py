@@ -93,8 +93,9 @@ def tug(ax: Axes, beta: float, directions: Mapping[str, tuple[float, float]]) ->
         )
         for up, length, color, word, side in arrows:
             if abs(length) > 0.02:
-                look = {"arrowstyle": "-|>", "lw": 3, "color": PALETTE[color], "shrinkA": 0, "shrinkB": 0}
-                ax.annotate("", (length, y + up), (0, y + up), arrowprops={**look, "mutation_scale": 16})
+                size = {"lw": min(3, 20 * abs(length)), "mutation_scale": min(16, 100 * abs(length))}
+                look = {"arrowstyle": "-|>", "color": PALETTE[color], "shrinkA": 0, "shrinkB": 0}
+                ax.annotate("", (length, y + up), (0, y + up), arrowprops={**look, **size})
                 at, beyond = math.copysign(max(abs(length) / 2, 0.3), length), 0.13 if side == "bottom" else -0.13
                 ax.text(at, y + up + beyond, word, color=PALETTE[color], ha="center", va=side)
         ax.plot(0, y, "o", ms=7, color=PALETTE["ink"])
@@ -105,14 +106,17 @@ def tug(ax: Axes, beta: float, directions: Mapping[str, tuple[float, float]]) ->
 
 
 def parabolas(ax: Axes, beta: float, shares: Mapping[float, float], measured: Callable[[float], float]) -> None:
-    """The growth rate across over β for ``a = 1``, by jitter with its share; that of jitter ½ is heavy, with dots."""
-    fine, dots = np.linspace(0, 1.1, 111), np.linspace(0, 1, 11)
+    """The growth rate across for ``a = 1`` up to ``beta``, by jitter with its share; that of jitter ½ is heavy, with dots."""
+    fine, dots = np.linspace(0, beta if beta < 1 else 1.1, 111), np.linspace(0, 1, 11)
+    dots = dots[dots < beta + 1e-9]
     ax.axhline(0, color="#888888", lw=1)
     for jitter, share in shares.items():
         main, rate = jitter == 0.5, fine * (1 - fine / share)
         ax.plot(fine, rate, color=PALETTE["ink" if main else "blue"], lw=2.4 if main else 1.2, alpha=1 if main else 0.6)
         bold = "bold" if main else "normal"
-        ax.annotate(f"share\n{share:g}", (share, 0), (4, 9), textcoords="offset points", weight=bold, size=9)
+        if share < beta + 1e-9:
+            place = {"xytext": (4, 9)} if share == 1 else {"xytext": (-5, -5), "ha": "right", "va": "top"}
+            ax.annotate(f"share\n{share:g}", (share, 0), textcoords="offset points", weight=bold, size=9, **place)
     ax.plot(dots, [measured(float(each)) for each in dots], "o", ms=5, color=PALETTE["vermilion"])
     ax.plot(beta, measured(beta), "D", ms=11, mfc="none", mew=2, color=PALETTE["ink"])
     ax.set(xlabel=r"predictor $\beta$", ylabel="growth rate across", xlim=(0, 1.2), ylim=(-0.4, 0.3))

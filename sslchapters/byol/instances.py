@@ -181,17 +181,11 @@ def random_tower(x: Tensor, *, act: str = "linear", depth: int = 2, seed: int = 
     return Tower(x, weight, above, act=act)
 
 
-@dataclass(frozen=True)
-class Batches:
-    """All batches of one kind, equally likely: which image, which view online and which at the target, ``(M, B)`` each."""
+def all_batches(images: int, views: int, size: int, *, distinct: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Every batch of ``size`` images with two independent views each; ``distinct`` images, or drawn with repetition.
 
-    image: Tensor
-    first: Tensor
-    second: Tensor
-
-
-def all_batches(images: int, views: int, size: int, *, distinct: bool) -> Batches:
-    """Every batch of ``size`` images with two independent views each; ``distinct`` images, or drawn with repetition."""
+    They are equally likely: which image, which view online and which at the target, ``(M, B)`` each.
+    """
     ways = views ** (2 * size)
     draws = list(
         itertools.combinations(range(images), size) if distinct else itertools.product(range(images), repeat=size)
@@ -199,7 +193,7 @@ def all_batches(images: int, views: int, size: int, *, distinct: bool) -> Batche
     image = torch.tensor(draws).repeat_interleave(ways, 0)
     code = torch.arange(ways)[:, None] // views ** torch.arange(2 * size) % views
     first, second = code.repeat(len(draws), 1).chunk(2, dim=1)
-    return Batches(image, first, second)
+    return image, first, second
 
 
 def all_tuples(images: int, views: int, negatives: int = 1) -> tuple[Tensor, Tensor, Tensor]:
@@ -332,16 +326,15 @@ def variance_between(y: Tensor) -> Tensor:
     return (mean - mean.mean(1, keepdim=True)).square().sum(-1).mean(1)
 
 
-def batch_step(pair: Pair, batches: Batches, norm: Norm) -> Tensor:
+def batch_step(pair: Pair, batches: tuple[Tensor, Tensor, Tensor], norm: Norm) -> Tensor:
     """The mean of the steps of all batches, each with statistics of its own, by autograd, ``(R, m k)``."""
-    leaf = pair.online.weight.clone().requires_grad_(True)
+    leaf, (image, first, second) = pair.online.weight.clone().requires_grad_(True), batches
 
     def outputs(tower: Tower, weight: Tensor, view: Tensor) -> Tensor:
-        below = tower.below[:, batches.image, view]  # (R, M, B, m)
-        return replace(tower, below=below).climb(replace(tower, below=below).lift(weight), norm, (2,))
+        seen = replace(tower, below=tower.below[:, image, view])  # (R, M, B, m)
+        return seen.climb(seen.lift(weight), norm, (2,))
 
-    y = outputs(pair.online, leaf, batches.first)
-    t = outputs(pair.target, pair.target.weight, batches.second).detach()
+    y, t = outputs(pair.online, leaf, first), outputs(pair.target, pair.target.weight, second).detach()
     loss = 0.5 * (y - t).square().sum(-1).flatten(1).mean(1)
     (gradient,) = torch.autograd.grad(loss.sum(), leaf)
     return vec(-gradient)

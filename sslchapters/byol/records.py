@@ -59,19 +59,6 @@ def _cell(name: str, row: str, column: str, shape: Shape) -> Ablation:
     return Ablation(1, average, head=head, reset=reset, span=span(shape.output, 128, *json.loads(column)))
 
 
-def together(found: Mapping[str, Tensor], one: str, other: str) -> Tensor:
-    """What two of Table 3's parts (P, EMA, BN) give together beyond what each gives alone, a mean over the third: ``(seeds,)``."""
-    (third,) = {*PARTS} - {one, other}
-
-    def cell(*parts: str) -> Tensor:
-        return found[", ".join(part for part in PARTS if part in parts) or "–"]
-
-    def gain(*rest: str) -> Tensor:
-        return cell(one, other, *rest) - cell(one, *rest) - cell(other, *rest) + cell(*rest)
-
-    return (gain() + gain(third)) / 2
-
-
 def after(values: Mapping[str, Mapping[str, list[list[float]]]], epoch: int = -1) -> dict[str, dict[str, Tensor]]:
     """A recorded table at one of its epochs, the last if not given: cell, measure, ``(seeds,)``."""
     return {

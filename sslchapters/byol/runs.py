@@ -102,20 +102,15 @@ def initial_weights(shape: Shape, seeds: Sequence[int], cells: int, predictor: i
     for level, above in enumerate(shape.channels):
         draw(f"conv{level}", (above, below, 3, 3), 9 * below)
         below = above
-    for name, fan_in, fan_out in heads(shape, predictor):
+    layers = [("projector0", shape.features, shape.width), ("projector1", shape.width, shape.output)]
+    if predictor == 2:
+        layers.append(("predictor0", shape.output, shape.width))
+    if predictor:
+        layers.append(("predictor1", shape.width if predictor == 2 else shape.output, shape.output))
+    for name, fan_in, fan_out in layers:
         draw(f"{name}.weight", (fan_out, fan_in), fan_in)
         draw(f"{name}.bias", (fan_out,), fan_in)
     return drawn
-
-
-def heads(shape: Shape, predictor: int) -> list[tuple[str, int, int]]:
-    """Name, inputs and outputs of each linear layer above the encoder."""
-    layers = [("projector0", shape.features, shape.width), ("projector1", shape.width, shape.output)]
-    if predictor == 1:
-        return [*layers, ("predictor1", shape.output, shape.output)]
-    if predictor == 2:
-        return [*layers, ("predictor0", shape.output, shape.width), ("predictor1", shape.width, shape.output)]
-    return layers
 
 
 def encode(weights: Mapping[str, Tensor], images: Tensor, norm: Norm, views: int = 2) -> Tensor:
@@ -302,26 +297,22 @@ class State:
     online: Parameters
     target: Parameters | None
     seeds: int
+    augmentation: Augmentation = Augmentation()
 
 
 Measure = Callable[[State, Split], dict[str, Tensor]]
 """What is measured at a moment, each ``(seeds * cells,)``."""
 
 
-def measure(state: State, data: Split) -> dict[str, Tensor]:
-    """:data:`MEASURES` on clean images, each ``(seeds * cells,)``."""
-    train, test = features(state, data)
-    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
-    outputs = project(state.online, train, state.kind.projector, views=1)
-    values = (linear_probe(train, labels, test, truth), effective_rank(train), likeness(outputs))
-    return dict(zip(MEASURES, values, strict=True))
-
-
-def features(state: State, data: Split) -> tuple[Tensor, Tensor]:
-    """Representations ``(R, N, features)`` of the images to train on and of those to test on."""
+def measure(state: State, data: Split, few: Sequence[int] = ()) -> dict[str, Tensor]:
+    """:data:`MEASURES` on clean images, each ``(seeds * cells,)``; and the accuracy with ``few`` labels a class."""
     norm = state.kind.projector
-    train, test = (_features(state.online, part.pixels, state.seeds, norm) for part in (data.train, data.test))
-    return train, test
+    train, test = (features(state.online, part.pixels, state.seeds, norm) for part in (data.train, data.test))
+    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
+    outputs = project(state.online, train, norm, views=1)
+    values = (linear_probe(train, labels, test, truth), effective_rank(train), likeness(outputs))
+    harder = {f"labels {count}": few_labels(train, labels, test, truth, count) for count in few}
+    return dict(zip(MEASURES, values, strict=True)) | harder
 
 
 def train_ablations(
@@ -374,36 +365,30 @@ def _train_chunk(
     target = {name: w.detach().clone() for name, w in online.items()} if kind.ema else None
     keep = torch.tensor([cell.ema for cell in cells], dtype=dtype, device=device).repeat(len(seeds))
     velocity = [torch.zeros_like(w) for w in online.values()]
-    measured = []
-    for epoch, batches in enumerate(_epochs(protocol, data.train.pixels.to(device, dtype), seeds)):
+    measured, pixels, drawn = [], data.train.pixels.to(device, dtype), Streams(seeds, "byol views")
+    for epoch in range(at[-1] + 1):
         if epoch in at:
             with torch.no_grad():
-                now = measure(State(kind, online, target, len(seeds)), data)
+                now = measure(State(kind, online, target, len(seeds), protocol.augmentation), data)
             measured.append({name: value.view(len(seeds), -1).cpu() for name, value in now.items()})
         if epoch == at[-1]:
             break
         if kind.reset and epoch and epoch % kind.reset == 0:
             with torch.no_grad():
                 _draw_predictor(online, cells, streams, [True] * len(cells))
-        for views in batches:
+        for views in _batches(protocol, pixels, drawn):
             _step(protocol, kind, online, target, keep, velocity, views)
     return {m: torch.stack([now[m] for now in measured]).permute(2, 1, 0).flatten(0, 1) for m in measured[0]}
 
 
-def _epochs(protocol: Recipe, pixels: Tensor, seeds: Sequence[int]) -> Iterator[Iterator[Tensor]]:
-    """Minibatches ``(2 batch, S, C, H, W)`` epoch by epoch, each seed in its own order; what doesn't fill a batch is left out."""
-    streams = Streams(seeds, "byol views")
-
-    def batches() -> Iterator[Tensor]:
-        order = to_device(streams.uniform((len(pixels),)).argsort(1), pixels.device)
-        for chosen in order.split(protocol.batch, 1):
-            if chosen.shape[1] == protocol.batch:
-                u = to_device(streams.uniform((2 * protocol.batch, NUMBERS)).flatten(0, 1), pixels.device)
-                both = augment(pixels[chosen.repeat(1, 2)].flatten(0, 1), u, protocol.augmentation)
-                yield both.unflatten(0, (len(seeds), -1)).transpose(0, 1)
-
-    while True:
-        yield batches()
+def _batches(protocol: Recipe, pixels: Tensor, streams: Streams) -> Iterator[Tensor]:
+    """Minibatches ``(2 batch, S, C, H, W)`` of an epoch, each seed in its own order; what doesn't fill a batch is left out."""
+    order = to_device(streams.uniform((len(pixels),)).argsort(1), pixels.device)
+    for chosen in order.split(protocol.batch, 1):
+        if chosen.shape[1] == protocol.batch:
+            u = to_device(streams.uniform((2 * protocol.batch, NUMBERS)).flatten(0, 1), pixels.device)
+            both = augment(pixels[chosen.repeat(1, 2)].flatten(0, 1), u, protocol.augmentation)
+            yield both.unflatten(0, (len(order), -1)).transpose(0, 1)
 
 
 def _step(
@@ -468,7 +453,7 @@ CHUNK = 2000
 """Clean images that are encoded together, normalised by their own statistics."""
 
 
-def _features(weights: Parameters, pixels: Tensor, seeds: int, norm: Norm) -> Tensor:
+def features(weights: Parameters, pixels: Tensor, seeds: int, norm: Norm) -> Tensor:
     """Representations ``(R, N, features)`` of ``(N, C, H, W)``."""
     like = weights["conv0"]
     parts = pixels.to(like)[:, None].expand(-1, seeds, -1, -1, -1).chunk(math.ceil(len(pixels) / CHUNK))
@@ -479,6 +464,12 @@ RIDGE = 1e-3
 """Penalty of the probe, beside standardised features, whose mean square is 1."""
 
 
+def _scaled(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float64, by the training features' means and deviations."""
+    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True).clamp(min=1e-12)
+    return (train.double() - centre) / spread, (test.double() - centre) / spread
+
+
 def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> Tensor:
     """Accuracy ``(R,)`` on the test images of the best linear map, by least squares, from features to classes.
 
@@ -486,8 +477,7 @@ def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> 
     code; targets are centred indicators of the classes.  In float64, with a penalty of :data:`RIDGE`, and in closed form:
     there is nothing to tune, and nothing is chosen on the test images.
     """
-    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True)
-    x, y = ((part.double() - centre) / spread.clamp(min=1e-12) for part in (train, test))
+    x, y = _scaled(train, test)
     wanted = F.one_hot(labels).double()
     shares = wanted.mean(0)
     gram = x.mT @ x / x.shape[1] + RIDGE * torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
@@ -502,12 +492,9 @@ def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count
     Features are standardised by all training images, for which no label is needed; the mean over ``draws`` choices of the
     labelled images, the same for every replica.  A probe that every representation passes tells none apart; this one is harder.
     """
-    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True)
-    x, y = ((part.double() - centre) / spread.clamp(min=1e-12) for part in (train, test))
-    generator, members = (
-        torch.Generator().manual_seed(0),
-        [(labels.cpu() == c).nonzero()[:, 0] for c in labels.unique()],
-    )
+    x, y = _scaled(train, test)
+    generator = torch.Generator().manual_seed(0)
+    members = [(labels.cpu() == c).nonzero()[:, 0] for c in labels.unique()]
     right = torch.zeros(len(x), dtype=x.dtype, device=x.device)
     for _ in range(draws):
         chosen = [m[torch.randperm(len(m), generator=generator)[:count]].to(x.device) for m in members]
@@ -520,6 +507,9 @@ def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count
 FEW = (1, 5)
 """Labels a class of the harder probes."""
 
+probes = partial(measure, few=FEW)
+"""The usual measures, and the accuracy with one and five labels a class."""
+
 IMAGES, VIEWS = 256, 4
 """What the terms are taken over: so many images, so many views of each."""
 
@@ -530,48 +520,32 @@ DIRECTIONS = 12
 """Of the covariance of the hidden units, so many axes are kept where the term's eigenvalues are counted."""
 
 
-def probes(state: State, data: Split) -> dict[str, Tensor]:
-    """The usual measures, and the accuracy with one and five labels a class."""
-    train, test = features(state, data)
-    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
-    few = {f"labels {count}": few_labels(train, labels, test, truth, count) for count in FEW}
-    return measure(state, data) | few
+def probes_and_definite(state: State, data: Split) -> dict[str, Tensor]:
+    """The same, and for predictors of one layer `definite` over views."""
+    pixels = data.train.pixels[:IMAGES]
+    u = Streams([0], "byol terms").uniform((len(pixels) * VIEWS, NUMBERS))[0]
+    views = augment(pixels.to(torch.float32).repeat_interleave(VIEWS, 0), u, state.augmentation)
+    return probes(state, data) | {"definite": definite(state, views)}
 
 
-def probes_and_definite(protocol: Recipe) -> Measure:
-    """The same, and for predictors of one layer `definite` over views of this protocol."""
-
-    def both(state: State, data: Split) -> dict[str, Tensor]:
-        pixels = data.train.pixels[:IMAGES]
-        u = Streams([0], "byol terms").uniform((len(pixels) * VIEWS, NUMBERS))[0]
-        views = augment(pixels.to(torch.float32).repeat_interleave(VIEWS, 0), u, protocol.augmentation)
-        return probes(state, data) | {"definite": definite(state, views)}
-
-    return both
-
-
-def common_gradient(protocol: Recipe) -> Measure:
+def common_gradient(state: State, data: Split) -> dict[str, Tensor]:
     r"""The usual measures and ``common``, the share of the squared gradients at the encoder's output that a batch has in common.
 
     :math:`\lVert \sum_i g_i \rVert^2 / (B \sum_i \lVert g_i \rVert^2)` over :data:`IMAGES` images; the two views, each of which
     is normalised by itself, count alike.
     """
-
-    def found(state: State, data: Split) -> dict[str, Tensor]:
-        pixels, target = data.train.pixels[:IMAGES], state.target or state.online
-        u = Streams([0], "byol common").uniform((2 * len(pixels), NUMBERS))[0]
-        views = augment(pixels.to(torch.float32).repeat(2, 1, 1, 1), u, protocol.augmentation)
-        views = views.to(target["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1)
-        goal = project(target, encode(target, views, state.kind.projector), state.kind.projector).detach()
-        with torch.enable_grad():
-            seen = encode(state.online, views, state.kind.projector).detach().requires_grad_()
-            predicted = predict(state.online, project(state.online, seen, state.kind.projector), state.kind.head)
-            (gradient,) = torch.autograd.grad(_byol_loss(predicted, goal).sum(), seen)
-        g = gradient.double().unflatten(1, (2, -1))
-        common = g.sum(2).square().sum(2) / (g.shape[2] * g.square().sum((2, 3)))
-        return measure(state, data) | {"common": common.mean(1)}
-
-    return found
+    pixels, target, norm = data.train.pixels[:IMAGES], state.target or state.online, state.kind.projector
+    u = Streams([0], "byol common").uniform((2 * len(pixels), NUMBERS))[0]
+    views = augment(pixels.to(torch.float32).repeat(2, 1, 1, 1), u, state.augmentation)
+    views = views.to(target["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1)
+    goal = project(target, encode(target, views, norm), norm).detach()
+    with torch.enable_grad():
+        seen = encode(state.online, views, norm).detach().requires_grad_()
+        predicted = predict(state.online, project(state.online, seen, norm), state.kind.head)
+        (gradient,) = torch.autograd.grad(_byol_loss(predicted, goal).sum(), seen)
+    g = gradient.double().unflatten(1, (2, -1))
+    common = g.sum(2).square().sum(2) / (g.shape[2] * g.square().sum((2, 3)))
+    return measure(state, data) | {"common": common.mean(1)}
 
 
 def definite(state: State, views: Tensor) -> Tensor:

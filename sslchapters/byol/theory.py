@@ -76,9 +76,7 @@ def terms(pair: Pair) -> Terms:
 
 def intra(k: Tensor, w: Tensor) -> Tensor:
     r""":math:`E_x V_{x'}[K] w`: the covariance within augmentations, applied."""
-    k = k - k.mean(2, keepdim=True)
-    f = torch.einsum("rnvpo,rp->rnvo", k, w)
-    return torch.einsum("rnvpo,rnvo->rp", k, f) / (k.shape[1] * k.shape[2])
+    return torch.einsum("rpq,rq->rp", intra_matrix(k), w)
 
 
 def intra_matrix(k: Tensor) -> Tensor:
@@ -147,13 +145,6 @@ def middle(predictor: Tensor) -> Tensor:
 def without_predictor(pair: Pair) -> Tower:
     """The tower without its predictor, with the online weights."""
     return replace(pair.online, above=pair.online.above[:-1])
-
-
-def unstopped_operator(pair: Pair) -> Tensor:
-    """The matrix of the update without stop-gradient, ``(R, m k, m k)``: minus two covariances within and one between."""
-    k, predictor = without_predictor(pair).connections(), pair.online.above[-1]
-    rest = torch.eye(predictor.shape[-1], dtype=k.dtype) - predictor
-    return -intra_matrix(pair.online.connections()) - intra_matrix(k) - inter_matrix(k, rest.mT @ rest)
 
 
 def rate_law(beta: Tensor | float, between: Tensor | float, within: Tensor | float) -> Tensor:

@@ -32,33 +32,22 @@ from sslbook.operator.covariance import (
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Mixing
 from sslchapters.checks import Comparison, Gaps, gap, over
-from sslchapters.instances import in_weight, instance_seeds, random_network
+from sslchapters.instances import DEGREE_ONE, in_weight, instance_seeds, random_network
 
 TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``loss(r_pos (T,), r_neg (T, H), r_clean (T, H)) -> (T,)``; ``r_clean`` are distances between un-augmented samples."""
 
 
-@dataclass(frozen=True)
-class Tuples:
-    """Indices into the flattened ``N V`` views: ``anchor (T,)``, ``positive (T,)``, ``negative (T, H)``; ``views`` is V."""
+def all_tuples(samples: int, views: int, negatives: int = 1, *, distinct: bool = False) -> Tensor:
+    """Every tuple, ``(N V V (N V)^H, 2 + H)``: where among the ``N V`` views anchor, positive and negatives lie.
 
-    anchor: Tensor
-    positive: Tensor
-    negative: Tensor
-    views: int
-
-    def __len__(self) -> int:
-        return len(self.anchor)
-
-
-def all_tuples(samples: int, views: int, negatives: int = 1, *, distinct: bool = False) -> Tuples:
-    """Every tuple, ``N V V (N V)^H`` of them; ``distinct`` leaves out negatives of the anchor's own sample."""
+    distinct: without negatives of the anchor's own sample.
+    """
     axes = [torch.arange(samples), torch.arange(views), torch.arange(views)]
     grid = torch.cartesian_prod(*axes, *[torch.arange(samples * views)] * negatives)
     if distinct:
         grid = grid[(grid[:, 3:] // views != grid[:, :1]).all(1)]
-    sample, first, second = grid[:, 0], grid[:, 1], grid[:, 2]
-    return Tuples(sample * views + first, sample * views + second, grid[:, 3:], views)
+    return torch.cat([views * grid[:, :1] + grid[:, 1:3], grid[:, 3:]], 1)
 
 
 def expected_gradient(
@@ -66,7 +55,7 @@ def expected_gradient(
     layer: str,
     views: Tensor,
     loss: TupleLoss,
-    tuples: Tuples,
+    tuples: Tensor,
     *,
     clean: Tensor | None = None,
     both: bool = False,
@@ -85,11 +74,12 @@ def expected_gradient(
         return f / f.norm(dim=1, keepdim=True) if normalize else f
 
     f, fixed = outputs(views.flatten(0, 1)), outputs(views[:, 0] if clean is None else clean).detach()
-    anchor, partner = f[tuples.anchor], f if both else f.detach()
-    r_pos = pairs.half_squared_distance(anchor, partner[tuples.positive])
-    r_neg = pairs.half_squared_distance(anchor[:, None], partner[tuples.negative])
-    mine, theirs = tuples.anchor // tuples.views, tuples.negative // tuples.views
-    r_clean = pairs.half_squared_distance(fixed[mine][:, None], fixed[theirs])
+    partner = f if both else f.detach()
+    anchor, positive, negative = f[tuples[:, :1]], partner[tuples[:, 1:2]], partner[tuples[:, 2:]]
+    r_pos = pairs.half_squared_distance(anchor, positive)[:, 0]
+    r_neg = pairs.half_squared_distance(anchor, negative)
+    sample = fixed[tuples // views.shape[1]]
+    r_clean = pairs.half_squared_distance(sample[:, :1], sample[:, 2:])
     (gradient,) = torch.autograd.grad(loss(r_pos, r_neg, r_clean).mean(), weight)
     return gradient
 
@@ -127,8 +117,6 @@ def nce_loss(tau: float) -> TupleLoss:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Random finite populations
-
-DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +21,10 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import vec
 from sslbook.operator.view_weights import Mixing
 from sslchapters import enumerated
-from sslchapters.enumerated import Scene, scene
-from sslchapters.instances import convnet
+from sslchapters.enumerated import Scene, scene, scene_network
+from sslchapters.enumerated import digits_scene as digits_scene
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
-
-Device = torch.device | str
 
 OPERATOR = "operator"
 RIVALS = ("views not averaged", "covariance within views", "no augmentation")
@@ -36,22 +33,14 @@ PARTS = ("weights left out", "outputs not normalised")
 """What the operator of InfoNCE has beside the plain one, each left out; the last has no weights either."""
 
 
-def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: Device = "cpu") -> Scene:
-    """Handwritten digits with all translations by up to ``radius`` pixels."""
-    digits = enumerated.digits(samples, seed, dtype=torch.float64)
-    return scene(digits, partial(enumerated.shifts, radius=radius)).to(device)
-
-
 def cifar10_scene(samples: int, seed: int) -> Scene:
     """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views)."""
     images = enumerated.read("cifar10", "test", samples, seed, dtype=torch.float64)
-    return scene(images, lambda pixels: enumerated.views(pixels, [enumerated.flips, enumerated.brightness]))
 
+    def views(pixels: Tensor) -> Tensor:
+        return torch.stack([(x * level).clamp(0, 1) for x in (pixels, pixels.flip(-1)) for level in (1.0, 0.8, 1.2)], 1)
 
-def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
-    """The small conv net of these experiments: two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
-    channels, size = scene.clean.shape[1], scene.clean.shape[2]
-    return convnet((channels, 8, 16), size, 16, seed=seed).to(scene.views.device)
+    return scene(images, views)
 
 
 def scene_operator(
@@ -107,9 +96,8 @@ class Agreement:
 
 def simclr_agreement(
     op: CovarianceOperator,
-    predicted: Mapping[str, Tensor] | None = None,
+    predicted: Mapping[str, Tensor],
     *,
-    size: int = 64,
     batches: tuple[int, ...] = (1, 4, 16, 64),
     loss: str = "simple",
     tau: float = 0.5,
@@ -118,13 +106,12 @@ def simclr_agreement(
 ) -> Agreement:
     r"""Compare predicted steps with minus the mean gradient of ``m`` SimCLR batches (both towers), for each ``m`` of ``batches``.
 
-    predicted: by name, as :func:`theories` has them; ``2 OP vec(W)`` alone if not given.  One batch is noisy; what remains when
-    many are averaged is the expected step, which is what the theorems are about.
+    predicted: by name, as :func:`theories` has them.  A batch has 64 images.  One is noisy; what remains when many are averaged is
+    the expected step, which is what the theorems are about.
     """
-    predicted = predicted or {OPERATOR: 2 * op.update()}
     fewest = math.gcd(*batches)  # finer means than these are not asked for
     drawn = [
-        -simclr_gradients(op, size, loss=loss, tau=tau, replicates=max(batches), seed=seed + r, together=fewest)
+        -simclr_gradients(op, 64, loss=loss, tau=tau, replicates=max(batches), seed=seed + r, together=fewest)
         for r in range(replicates)
     ]
     steps = torch.stack(drawn).flatten(2)
@@ -171,10 +158,8 @@ def simclr_gradients(
     y = op.opened.output.detach()
     first, second = (index.to(y.device) for index in batches_of(op.population, size, replicates, seed))
     pair = [y[index].requires_grad_(True) for index in (first, second)]
-    if loss == "info_nce":
-        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=True, temperature=tau)
-    else:
-        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=False)
+    options = {"normalize": True, "temperature": tau} if loss == "info_nce" else {"normalize": False}
+    value = losses.contrastive(pair[0], pair[1], loss=loss, **options)
     pulls = torch.autograd.grad(value.sum(), pair)
     cotangent = torch.zeros(replicates // together * n * v, y.shape[1], dtype=y.dtype, device=y.device)
     row = n * v * (torch.arange(replicates, device=y.device)[:, None] // together)

@@ -21,7 +21,7 @@ from sslbook.networks.small import Power, initialize, mlp
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslchapters.checks import Comparison, Gaps, over
-from sslchapters.instances import Residual, in_weight, instance_seeds, random_network, residual_net
+from sslchapters.instances import DEGREE_ONE, Residual, in_weight, instance_seeds, random_network, residual_net
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reversible layers: the matrices whose product a network is, and the degree of its homogeneity
@@ -131,22 +131,22 @@ class Instance:
         return self.twin.get_parameter(f"{self.layer}.weight").detach()
 
 
-def instances(networks: int, pairs: int, seed: int, kinds: Sequence[str]) -> Iterator[Instance]:
-    """Every top-level linear or convolutional layer of ``networks`` random networks, with ``pairs`` random pairs each.
+def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instance]]:
+    """Every top-level linear or convolutional layer of random networks, with ``pairs`` random pairs each, for :func:`over`.
 
     Networks with a zero output, or with outputs in a single direction, are passed over: they leave nothing to compare.
     """
-    for s in instance_seeds(networks, seed):
-        net, shape = random_network(s, kinds)
-        twin, _ = random_network(s, kinds)
-        initialize(twin, s + 1_000_003)
-        draw = torch.Generator().manual_seed(s)
-        x1, x2 = torch.randn(2, pairs, *shape, generator=draw, dtype=torch.float64)
-        if _silent(net, x1, x2) or _silent(twin, x1, x2):
-            continue
-        for name, module in net.named_children():
-            if isinstance(module, Layer):
-                yield Instance(net, twin, name, x1, x2)
+
+    def draw(networks: int, seed: int) -> Iterator[Instance]:
+        for s in instance_seeds(networks, seed):
+            (net, shape), (twin, _) = random_network(s, kinds), random_network(s, kinds)
+            initialize(twin, s + 1_000_003)
+            x1, x2 = torch.randn(2, pairs, *shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
+            layers = [name for name, module in net.named_children() if isinstance(module, Layer)]
+            if not (_silent(net, x1, x2) or _silent(twin, x1, x2)):
+                yield from (Instance(net, twin, name, x1, x2) for name in layers)
+
+    return draw
 
 
 def _silent(net: nn.Module, x1: Tensor, x2: Tensor) -> bool:
@@ -228,14 +228,6 @@ def _per_pair(gradients: Tensor) -> Tensor:
 
 
 # -- checks on random networks ------------------------------------------------------------------------------------------
-
-
-DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
-
-
-def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instance]]:
-    """:func:`instances` of some kinds of networks, as :func:`over` asks for them."""
-    return lambda networks, seed: instances(networks, pairs, seed, kinds)
 
 
 @over(_layers("linear", "relu", "leaky_relu", "power"))

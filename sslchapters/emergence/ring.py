@@ -10,7 +10,6 @@ and the signs :math:`\epsilon = (+, -, -, +)`,
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook.operator.covariance import covariance_operator
-from sslchapters.checks import Comparison, Gaps, over
+from sslchapters.checks import Comparison, over
 from sslchapters.emergence.theory import enumerated_loss
 
 PATTERNS = ("00", "01", "10", "11")
@@ -77,15 +76,12 @@ def contrast(weight: Tensor) -> Tensor:
 
 
 def possible_sets(bias: bool) -> list[frozenset[str]]:
-    r"""The sets S that some weight selects, by enumeration of sign patterns with :math:`h_{00} + h_{11} = h_{01} + h_{10}`.
+    """The sets S that some weight selects, by enumeration of whole weights from -3 to 3.
 
-    Without a bias also :math:`h_{00} = 0`, so that 00 is never selected.
+    Where a response is exactly zero, a slightly smaller bias (or smaller weights) selects the same set: nothing is added.
     """
-    found = set()
-    for h01, h10, h00 in itertools.product((-3.0, -2.0, -1.0, 1.0, 2.0, 3.0), repeat=3):
-        h = torch.tensor([h00 if bias else 0.0, h01, h10, h01 + h10 - (h00 if bias else 0.0)])
-        if h[1:].ne(0).all():
-            found.add(frozenset(p for p, on in zip(PATTERNS, h > 0) if on))
+    weights = torch.cartesian_prod(*[torch.arange(-3.0, 4.0, dtype=torch.float64)] * (3 if bias else 2))
+    found = [frozenset(p for p, on in zip(PATTERNS, row) if on) for row in selected(weights).unique(dim=0)]
     return sorted(found, key=lambda s: (len(s), sorted(s)))
 
 
@@ -170,49 +166,48 @@ def follow(weight: Tensor, steps: int, rate: float, every: int = 1) -> Tensor:
     return torch.stack(path)
 
 
-def growth_gaps(d: int = 8, alpha: float = 0.5, steps: int = 10) -> Gaps:
+ENDINGS: dict[bool, dict[str, tuple[float, ...]]] = {
+    False: {"01": (-1, 1), "10": (1, -1)},
+    True: {"00": (-1, -1, 1), "01": (-1, 1, 0), "10": (1, -1, 0), "11": (1, 1, -1)},
+}
+"""With a bias or without, along which weight a neuron responds to one pattern most, and to no other."""
+APART: dict[bool, dict[str, tuple[float, ...]]] = {
+    False: {"01": (-1, 0), "10": (0, -1)},
+    True: {"00": (-1, -1, 0), "01": (-1, 1, -1), "10": (1, -1, -1), "11": (1, 1, -2)},
+}
+"""Weights that respond to one pattern by exactly zero, and to all others by less."""
+
+
+def _standing_alone(count: int, seed: int) -> Iterator[tuple[bool, str, bool]]:
+    """A bias or not, each pattern that can stand alone with it, and through one copy or both: all twelve, whatever the count."""
+    return ((bias, p, both) for bias, alone in APART.items() for p in alone for both in (False, True))
+
+
+@over(_standing_alone)
+def growth_gaps(instance: tuple[bool, str, bool]) -> Iterator[Comparison]:
     r"""Eq. 13: :math:`x_p^T w` after t steps over :math:`(1 + \alpha c_p \|x_p\|^2)^t` times its start, steps by autograd.
 
     For 01 and 10 without a bias, for all four patterns with one; the starts select p alone throughout.
     """
-    worst, wrong, undoubled = 0.0, float("inf"), float("inf")
-    for bias, p in [(False, "01"), (False, "10"), *((True, q) for q in PATTERNS)]:
-        x = pattern_inputs(bias)
-        k = PATTERNS.index(p)
-        start = 0.01 * x[k] / x[k].square().sum() + _single_direction(p, bias=bias, margin=1.0)
-        for both in (False, True):
-            w, factor = start, 1 + (2 if both else 1) * alpha / (4 * d**2) * float(x[k].square().sum())
-            views = neuron_views(d, bias)
-            for _ in range(steps):
-                w = w - alpha * _enumerated_gradient(neuron(w), views, both=both)[0]
-            ratio = float(x[k] @ w) / float(x[k] @ start)
-            worst = max(worst, abs(ratio / factor**steps - 1))
-            no_norm = (1 + (2 if both else 1) * alpha / (4 * d**2)) ** steps
-            if float(x[k].square().sum()) > 1:
-                wrong = min(wrong, abs(ratio / no_norm - 1))
-            if both:
-                undoubled = min(undoubled, abs(ratio / (1 + (factor - 1) / 2) ** steps - 1))
-    return {"growth": worst, "broken: norm left out": wrong, "broken: not doubled": undoubled}
+    d, alpha, steps = 8, 0.5, 10
+    bias, p, both = instance
+    x = pattern_inputs(bias)[PATTERNS.index(p)]
+    square, pace = x.square().sum(), (1 + both) * alpha / (4 * d**2)
+    start = 0.01 * x / square + torch.tensor(APART[bias][p], dtype=torch.float64)
+    w = start
+    for _ in range(steps):
+        w = w - alpha * _enumerated_gradient(neuron(w), neuron_views(d, bias), both=both)[0]
+    ratio = (x @ w) / (x @ start)
+    yield "growth", ratio, (1 + pace * square) ** steps
+    if square > 1:
+        yield "broken: norm left out", ratio, (1 + pace * torch.ones_like(square)) ** steps
+    if both:
+        yield "broken: not doubled", ratio, (1 + pace * square / 2) ** steps
 
 
-def _single_direction(p: str, *, bias: bool, margin: float = 0.0) -> Tensor:
-    r"""The unit weight whose response to ``p`` is largest while all others are at most zero; ``margin`` pushes those below it.
-
-    With ``margin`` > 0 the part along :math:`x_p` is taken away first: :math:`h_p = 0` and every other response is negative.
-    Without a bias no weight selects 00 or 11 alone.
-    """
-    k = int(mask({p}).nonzero()[0, 0])
-    ends = {"01": (-1.0, 1.0, 0.0), "10": (1.0, -1.0, 0.0), "11": (1.0, 1.0, -1.0), "00": (-1.0, -1.0, 1.0)}
-    w = torch.tensor(ends[p] if bias else ends[p][:2], dtype=torch.float64)
-    w /= w.norm()
-    if margin == 0:
-        return w
-    x = pattern_inputs(bias)
-    # least-norm weight with h_p = 0 and h_q = -margin at the neighbours of p; the fourth follows from the other three
-    rows = [q for q in range(4) if q != k and (bias or q != 0) and q != 3 - k]
-    system, target = x[[k, *rows]], torch.tensor([0.0] + [-margin] * len(rows), dtype=torch.float64)
-    found: Tensor = torch.linalg.lstsq(system, target[:, None]).solution[:, 0]
-    return found
+def _towards(p: str, bias: bool) -> Tensor:
+    """The unit weight of `ENDINGS`."""
+    return torch.nn.functional.normalize(torch.tensor(ENDINGS[bias][p], dtype=torch.float64), dim=0)
 
 
 @dataclass(frozen=True)
@@ -235,8 +230,8 @@ def _endings(weight: Tensor) -> Tensor:
     chosen = selected(weight)
     found[~chosen.any(-1)] = ENDS.index("dead")
     found[chosen.any(-1) & (direction(chosen, bias) == 0).all(-1)] = ENDS.index("stuck")
-    for p in PATTERNS if bias else ("01", "10"):
-        along = unit @ _single_direction(p, bias=bias)
+    for p in ENDINGS[bias]:
+        along = unit @ _towards(p, bias)
         found[(along > 0) & (1 - along.square() < 0.05**2)] = ENDS.index(p)
     return found
 
@@ -307,7 +302,7 @@ def end_rate(p: str, bias: bool) -> float:
     r"""Growth of the response to ``p`` at its end, :math:`\log(h(t) / h(t/2)) / (\eta t / 2)`, by the exact steps."""
     rate, steps = 0.002, 4000
     # roots have no common measure: else two responses meet zero in one step, and rounding opens their gates or doesn't
-    start = _single_direction(p, bias=bias) + 1e-3 * torch.tensor([1.0, 2.0, 3.0][: 2 + bias]).double().sqrt()
+    start = _towards(p, bias) + 1e-3 * torch.tensor([1.0, 2.0, 3.0][: 2 + bias]).double().sqrt()
     path = follow(start, steps, rate, every=steps // 2)
     h = responses(path)[:, PATTERNS.index(p)]
     return float((h[-1] / h[-2]).log() / (rate * steps / 2))
@@ -321,7 +316,6 @@ def squared_distance(x: Tensor, others: Tensor) -> Tensor:
     """
 
     def volume(rows: Tensor) -> Tensor:
-        square: Tensor = torch.linalg.det(rows @ rows.T)
-        return square
+        return torch.linalg.det(rows @ rows.T)
 
     return volume(torch.cat([x[None], others])) / volume(others)

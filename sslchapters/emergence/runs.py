@@ -20,7 +20,7 @@ leading replica axis, and every replica its own stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -254,8 +254,8 @@ class Network:
     """Filters ``(R, k, 2 or 3)`` (the third is the bias) and, if any, a head ``(R, outputs, k)``."""
 
     filters: Tensor
-    head: Tensor | None
-    linear: bool = False
+    head: Tensor | None = None
+    linear: bool = field(default=False, kw_only=True)
 
     def pooled(self, x: Tensor) -> Tensor:
         """Responses summed over the ring: ``(R, B, d)`` -> ``(R, B, k)``."""
@@ -306,8 +306,8 @@ def train_ring(
     scene = ring_scene(d)
     w = 0.5 * normal(filters, 3 if bias else 2)
     head = normal(outputs, filters) / filters**0.5 if setting in ("head", "simclr") else None
-    start = Network(w, head, linear)
-    leaves = [w.clone().requires_grad_(True)] + ([] if head is None else [head.clone().requires_grad_(True)])
+    start = Network(w, head, linear=linear)
+    leaves = [part.clone().requires_grad_() for part in (w, head) if part is not None]
     limit = 10 * w.norm(dim=-1).amax(1)
 
     def views(count: int) -> tuple[Tensor, Tensor]:
@@ -317,19 +317,18 @@ def train_ring(
 
     for _ in range(steps):
         one, two = views(batch)
-        net = Network(leaves[0], leaves[1] if head is not None else None, linear)
-        both = net(torch.cat([one, two], 1))
-        pair = both[:, :batch], both[:, batch:]
+        first, second = Network(*leaves, linear=linear)(torch.cat([one, two], 1)).split(batch, 1)
         if setting == "simple":
-            loss = pairs.contrastive(*pair, loss="simple", normalize=False)
+            loss = pairs.contrastive(first, second, loss="simple", normalize=False)
         else:
-            loss = pairs.contrastive(*pair, normalize=setting in ("normalised", "simclr"), temperature=0.5)
+            unit = setting in ("normalised", "simclr")
+            loss = pairs.contrastive(first, second, normalize=unit, temperature=0.5)
         gradients = torch.autograd.grad(loss.sum(), leaves)
         with torch.no_grad():
             live = (leaves[0].norm(dim=-1).amax(1) < limit).double()[:, None, None]
             for leaf, gradient in zip(leaves, gradients, strict=True):
                 leaf -= SETTINGS[setting] * live * gradient
-    end = Network(leaves[0].detach(), leaves[1].detach() if head is not None else None, linear)
+    end = Network(*(leaf.detach() for leaf in leaves), linear=linear)
     test_kind, test_place = integers(2, 400), integers(d, 400)
     test = scene[test_kind, test_place] + test_noise * normal(400, d)
     clean = scene[:, 0].expand(len(seeds), -1, -1)

@@ -30,14 +30,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
-from sslbook.operator.covariance import covariance_operator, relative_gap
+from sslbook.operator.covariance import covariance_operator
 from sslchapters.checks import Gaps, over_instances, relative
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -60,8 +60,7 @@ class Mixture:
         z = torch.einsum("rkd,rnd->rkn", self.centres, w) / (self.sigma * length[:, None])
         gate, bump = torch.special.ndtr(z), torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
         unit = w / length[..., None]
-        u: Tensor = gate[..., None] * centres + self.sigma * bump[..., None] * unit[:, None]
-        return u
+        return gate[..., None] * centres + self.sigma * bump[..., None] * unit[:, None]
 
     def sample(self, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """``count`` draws ``(R, count, d)`` from random components, with the components' numbers ``(R, count)``."""
@@ -115,24 +114,19 @@ def grow(w: Tensor, mixture: Mixture, *, steps: int = 600, rate: float = 0.05, l
     return w
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(NamedTuple):
     r"""Which centres nodes respond to in the end, ``(R, n)`` each.
 
     active: counts of centres with :math:`w^T \mu_k` above a tenth of the strongest.  first: whether the strongest was so at the
-    start.
+    start.  single: whether a node responds to one centre alone.
     """
 
     active: Tensor
     first: Tensor
-
-    @property
-    def single(self) -> Tensor:
-        """Nodes that respond to one centre alone, ``(R, n)``."""
-        return self.active == 1
+    single: Tensor
 
 
-def specialise(mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: float = 0.5, seed: int = 0) -> Ends:
+def specialise(mixture: Mixture, nodes: int = 20, *, seed: int = 0) -> Ends:
     """Grow ``nodes`` random ReLU nodes a replica and see which centres they respond to at the end.
 
     The steps are as long as they can be here: with half the rate and twice the steps the same nodes end at the same centres.
@@ -140,10 +134,11 @@ def specialise(mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: fl
     draw = torch.Generator().manual_seed(seed + 77)
     r, _, d = mixture.centres.shape
     start = torch.randn(r, nodes, d, generator=draw, dtype=torch.float64)
-    end = grow(start, mixture, steps=steps, rate=rate)
+    end = grow(start, mixture, steps=1000, rate=0.5)
     before, after = (torch.einsum("rkd,rnd->rnk", mixture.centres, w) for w in (start, end))
     top, which = after.max(-1)
-    return Ends((after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1), which == before.argmax(-1))
+    active = (after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1)
+    return Ends(active, which == before.argmax(-1), active == 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -298,81 +293,43 @@ def random_start(replicas: int = 8, *, nodes: int = 4, diagonal: bool = True, se
     return Start(Mixture(centres, 0.3), w1, torch.randn(*shape, generator=draw, dtype=torch.float64))
 
 
-def _solve(start: Start, time: float, *, linear: bool, towers: int, grid: np.ndarray | None, growth: float) -> Any:
+def _solve(start: Start, time: float, *, linear: bool, growth: float, grid: np.ndarray | None = None) -> Any:
     """SciPy's DOP853 to 1e-11; ends early where some replica's first layer has grown by ``growth``."""
-    shapes = start.w1.shape, start.w2.shape
-    cut = start.w1.numel()
-    first = np.asarray(start.w1.flatten(1).norm(dim=1))
+    shape, cut = start.w1.shape, start.w1.numel()
+    first = start.w1.flatten(1).norm(dim=1)
 
     def unpack(y: np.ndarray) -> Velocity:
         flat = torch.from_numpy(np.ascontiguousarray(y))
-        return flat[:cut].reshape(shapes[0]), flat[cut:].reshape(shapes[1])
+        return flat[:cut].reshape(shape), flat[cut:].reshape(start.w2.shape)
 
     def rate(_: float, y: np.ndarray) -> np.ndarray:
-        one, two = start.velocity(*unpack(y), linear=linear)
-        return towers * np.asarray(torch.cat([one.flatten(), two.flatten()]))
+        return np.concatenate([np.ravel(part) for part in start.velocity(*unpack(y), linear=linear)])
 
     def grown(_: float, y: np.ndarray) -> float:
-        return float((np.asarray(unpack(y)[0].flatten(1).norm(dim=1)) / first).max() - growth)
+        return float((unpack(y)[0].flatten(1).norm(dim=1) / first).max() - growth)
 
     grown.terminal = True  # type: ignore[attr-defined]  # what SciPy looks for
-    y0 = np.asarray(torch.cat([start.w1.flatten(), start.w2.flatten()]))
+    y0 = np.concatenate([np.ravel(start.w1), np.ravel(start.w2)])
     found = solve_ivp(rate, (0, time), y0, method="DOP853", rtol=1e-11, atol=1e-12, t_eval=grid, events=grown)
     return found, unpack
 
 
-def horizon(start: Start, growth: float = 2.0, *, linear: bool = False, towers: int = 1) -> float:
+def horizon(start: Start, growth: float = 2.0, *, linear: bool = False) -> float:
     """The time at which the flow has first made some replica's W1 ``growth`` times as long; infinity is near then."""
-    found, _ = _solve(start, 1e3, linear=linear, towers=towers, grid=None, growth=growth)
-    return float(found.t[-1])
+    return float(_solve(start, 1e3, linear=linear, growth=growth)[0].t[-1])
 
 
-def integrate(start: Start, time: float, *, linear: bool = False, towers: int = 1, points: int = 2) -> Velocity:
+def integrate(start: Start, time: float, *, linear: bool = False, points: int = 2) -> Velocity:
     """The flow up to ``time``: weights at ``points`` equidistant times, ``(points, R, ...)`` each.
 
+    Through both copies it is twice as fast: the same for twice the time.
     Raises ValueError if some replica's W1 grows beyond 100 times its length before: the weights go to infinity in finite time.
     """
-    grid = np.linspace(0, time, points)
-    found, unpack = _solve(start, time, linear=linear, towers=towers, grid=grid, growth=100.0)
+    found, unpack = _solve(start, time, linear=linear, growth=100.0, grid=np.linspace(0, time, points))
     if found.status != 0:
         raise ValueError(f"time must be shorter than {found.t_events[0][0]:.3g}, where the weights explode, got {time}")
-    parts = [unpack(column) for column in found.y.T]
-    return torch.stack([p[0] for p in parts]), torch.stack([p[1] for p in parts])
-
-
-def descend(start: Start, time: float, rate: float) -> Velocity:
-    """Exact expected gradient steps of size ``rate`` over the same ``time``: the weights at its end."""
-    w1, w2 = start.w1, start.w2
-    for _ in range(round(time / rate)):
-        one, two = start.velocity(w1, w2)
-        w1, w2 = w1 + rate * one, w2 + rate * two
-    return w1, w2
-
-
-def drift(start: Start, time: float, rates: tuple[float, ...], *, sign: float = -1.0) -> tuple[float, ...]:
-    """How far the conserved quantity has moved at the end of `descend`, RMS over nodes and replicas, for each step size.
-
-    ``sign=+1`` watches the sum of the squares in place of their difference, which the flow does not conserve.
-    """
-
-    def quantity(w1: Tensor, w2: Tensor) -> Tensor:
-        return w1.square().sum(-1) + sign * (w1.square().sum(-1) - excess(w1, w2))
-
-    before = quantity(start.w1, start.w2)
-    return tuple(float((quantity(*descend(start, time, rate)) - before).square().mean().sqrt()) for rate in rates)
-
-
-def step_gap(start: Start, rate: float = 0.05) -> tuple[float, float]:
-    r"""Change of the conserved quantity in one step against :math:`\alpha^2 (\|\dot w_{1j}\|^2 - \dot w_{2j}^2)`.
-
-    Relative to the largest change; and the same with the sum of the two squares in place of their difference.
-    """
-    one, two = start.velocity(start.w1, start.w2)
-    change = excess(start.w1 + rate * one, start.w2 + rate * two) - excess(start.w1, start.w2)
-    scale = change.abs().max()
-    added = one.square().sum(-1) + two.square()
-    gaps = [(change - rate**2 * right).abs().max() / scale for right in (excess(one, two), added)]
-    return float(gaps[0]), float(gaps[1])
+    w1, w2 = zip(*(unpack(column) for column in found.y.T))
+    return torch.stack(w1), torch.stack(w2)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -435,10 +392,9 @@ def _enumerated_gradient(weight: Tensor, views: Tensor) -> Tensor:
 
 
 def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
-    r"""Relative errors of :math:`-2\, Q V[x] Q\, w` against the enumerated gradient, and of the library's operator (on five).
+    r"""Relative errors of :math:`-2\, Q V[x] Q\, w` against the enumerated gradient, and of the library's operator.
 
-    Every scrambling matrix comes with its negative, so that the views' mean is exact on a finite set of views.  The worst of
-    what must agree, the best of what must not, as :func:`sslchapters.checks.worst` has it.
+    Every scrambling matrix comes with its negative, so that the views' mean is exact on a finite set of views.
     """
     scene = scrambled(replicas, samples=8, seed=seed)
     draw = torch.Generator().manual_seed(seed + 1)
@@ -451,28 +407,22 @@ def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
     leaning = -0.5 * _enumerated_gradient(weight, scene.views(torch.cat([offset + half, offset - half], 2)))
     moved = scene.preserved + scene.nuisance @ offset[:, 0, 0] @ scene.nuisance
 
-    def times(matrix: Tensor) -> Tensor:
-        return torch.einsum("rnm,rm->rn", matrix, weight)
+    def gap(matrix: Tensor, step: Tensor) -> Tensor:
+        return relative((matrix @ weight[..., None])[..., 0], step)
 
-    def smallest(value: Tensor, reference: Tensor = truth) -> float:
-        return float(relative(value, reference).min())
-
-    net = nn.Linear(size, 1, bias=False, dtype=torch.float64)
-    dense = [covariance_operator(nn.Sequential(net), "0", seen).dense() for seen in even[:5]]
-    right, wrong = (
-        [relative_gap(a.flatten(), b.flatten()) for a, b in zip(dense, truths, strict=False)]
-        for truths in (scene.operator, scene.covariance)
+    net = nn.Sequential(nn.Linear(size, 1, bias=False, dtype=torch.float64))
+    library = torch.stack([covariance_operator(net, "0", seen).dense() for seen in even])
+    return over_instances(
+        {
+            "projected covariance": gap(scene.operator, truth),
+            "library's operator": relative(library, scene.operator),
+            "mean not zero, corrected": gap(moved @ scene.covariance @ moved.mT, leaning),
+            "broken: library's operator and V[x]": relative(library, scene.covariance),
+            "broken: V[x] itself": gap(scene.covariance, truth),
+            "broken: projected once": gap(scene.preserved @ scene.covariance, truth),
+            "broken: mean not zero": gap(scene.operator, leaning),
+        }
     )
-    return {
-        "projected covariance": relative_gap(times(scene.operator), truth),
-        "library's operator": max(right),
-        "mean not zero, corrected": relative_gap(times(moved @ scene.covariance @ moved.mT), leaning),
-        "broken: library's operator and V[x]": min(wrong),
-        "broken: V[x] itself": smallest(times(scene.covariance)),
-        "broken: projected once": smallest(times(scene.preserved @ scene.covariance)),
-        "broken: mean not zero": smallest(times(scene.operator), leaning),
-        "instances": float(replicas),
-    }
 
 
 def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> dict[str, Tensor]:
@@ -505,10 +455,6 @@ def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> dict
         weight = weight + rate / (1 + 10 * t / steps) / values[:, -1:] * gradient
         weight /= weight.norm(dim=1, keepdim=True)
     leading = torch.linalg.eigh(scene.covariance)[1][:, :, -1]
-    cut = torch.einsum("rnm,rm->rn", scene.preserved, leading)
-
-    def cosine(direction: Tensor) -> Tensor:
-        found: Tensor = (weight * direction).sum(1).abs() / direction.norm(dim=1)
-        return found
-
-    return {"projected": cosine(vectors[:, :, -1]), "whole": cosine(leading), "cut": cosine(cut)}
+    cut = (scene.preserved @ leading[..., None])[..., 0]
+    towards = {"projected": vectors[:, :, -1], "whole": leading, "cut": cut}
+    return {name: torch.cosine_similarity(weight, direction).abs() for name, direction in towards.items()}

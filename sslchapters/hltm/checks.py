@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sslbook.operator.covariance import relative_gap
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree
-from sslchapters.checks import Gaps, worst
+from sslchapters.checks import Comparison, over, relative
 from sslchapters.hltm import theory
-from sslchapters.hltm.runs import TreeRun, forward, train_trees
+from sslchapters.hltm.runs import forward
 from sslchapters.instances import instance_seeds
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -34,34 +34,36 @@ SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), (
 """Values and branching of the small trees, of different kinds, that the checks take turns with."""
 
 
-def message_gaps(count: int, seed: int) -> Gaps:
+def _numbered(count: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Seeds of random instances, each with its number."""
+    return enumerate(instance_seeds(count, seed))
+
+
+@over(_numbered)
+def message_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
     """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
-    rows = []
-    for i, s in enumerate(instance_seeds(count, seed)):
-        tree = theory.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
-        net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
-        listed = exact.list_parts(tree, net)
-        assignments, chance = theory.joint(tree)
-        seen = forward(net, assignments[-1].double())
-        found = exact.latent_correlations(tree, net, listed)
-        moments = exact.moments(tree, net, listed)
-        row: Gaps = {"correlation": 0.0, "conditional mean": 0.0, "operator": 0.0, "broken: roots exchanged": 1.0}
-        for d in range(tree.depth):
-            z, f = assignments[d][0].double(), seen.pre[d][0]
-            row["correlation"] = max(
-                row["correlation"], float((_correlation(z, f, chance[0]) - found[d][0]).abs().max())
-            )
-            where = torch.stack([chance[0] * (z == value) for value in (0, 1)], -1)
-            given = torch.einsum("nwb,nbz->nwz", f, where / where.sum(1, keepdim=True))
-            row["conditional mean"] = max(row["conditional mean"], relative_gap(moments[d].mean[0], given))
-        for name in ("s", "s0", "s1"):
-            brute = _enumerated_connection(tree, net, assignments, chance, name)
-            passed = theory.expected_connection(tree, net, listed, name)
-            row["operator"] = max(row["operator"], relative_gap(passed, brute))
-            mixed = brute.flip(1)
-            row["broken: roots exchanged"] = min(row["broken: roots exchanged"], relative_gap(passed, mixed))
-        rows.append(row)
-    return worst(rows)
+    i, s = instance
+    tree = theory.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
+    net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
+    listed = exact.list_parts(tree, net)
+    assignments, chance = theory.joint(tree)
+    seen = forward(net, assignments[-1].double())
+    found = exact.latent_correlations(tree, net, listed)
+    moments = exact.moments(tree, net, listed)
+    for d in range(tree.depth):
+        z, f = assignments[d][0].double(), seen.pre[d][0]
+        yield "correlation", float((_correlation(z, f, chance[0]) - found[d][0]).abs().max()), None
+        where = torch.stack([chance[0] * (z == value) for value in (0, 1)], -1)
+        given = torch.einsum("nwb,nbz->nwz", f, where / where.sum(1, keepdim=True))
+        yield "conditional mean", moments[d].mean[0], given
+    for name in ("s", "s0", "s1"):
+        brute = _enumerated_connection(tree, net, assignments, chance, name)
+        passed = theory.expected_connection(tree, net, listed, name)
+        if brute.any():
+            yield "operator", passed, brute
+            yield "broken: roots exchanged", passed, brute.flip(1)
+        else:  # all units above are silent
+            yield "operator", float(passed.abs().max()), None
 
 
 def _correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:
@@ -99,158 +101,63 @@ def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lemmas 3 to 5: what a nonlinearity does to mean and variance
-
-
-def _distributions(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    points = 5
-    draw = torch.Generator().manual_seed(seed)
-    x = (
-        torch.randn(count, points, generator=draw, dtype=torch.float64) * 2
-        + torch.randn(count, 1, generator=draw).double()
-    )
-    p = torch.rand(count, points, generator=draw, dtype=torch.float64) ** 3 + 1e-3
-    return x, p / p.sum(1, keepdim=True)
-
-
-def _mean(x: Tensor, p: Tensor) -> Tensor:
-    return (x * p).sum(1)
-
-
-def _variance(x: Tensor, p: Tensor) -> Tensor:
-    return _mean((x - _mean(x, p)[:, None]).square(), p)
-
-
-SMOOTH: tuple[tuple[Callable[[Tensor], Tensor], float, float], ...] = (
-    (torch.nn.functional.softplus, 0.0, 0.25),
-    (torch.tanh, -4 / 27**0.5, 4 / 27**0.5),
-    (torch.sin, -1.0, 1.0),
-    (lambda x: (1 + x * x).sqrt(), 0.0, 1.0),
-)
-"""Functions with the infimum and supremum of their second derivative."""
-
-
-def squashing(count: int, seed: int, *, power: float = 2) -> float:
-    r"""Least slack of Lemma 3, :math:`\mathbb V[\phi(x)] \le L^2\, \mathbb V[x]`, in units of the bound, for broken lines.
-
-    power: of :math:`L` in the bound; true for 2.
-    The hinges are the first four points of each distribution, sorted; the slopes lie in :math:`[-L, L]`, :math:`L` in [0.5, 3].
-    """
-    x, p = _distributions(count, seed)
-    draw = torch.Generator().manual_seed(seed + 1)
-    lipschitz = 0.5 + 2.5 * torch.rand(count, 1, generator=draw, dtype=torch.float64)
-    slopes = lipschitz * (2 * torch.rand(count, 4, generator=draw, dtype=torch.float64) - 1)
-    slopes[: count // 10] = lipschitz[: count // 10]  # straight lines use all that is allowed
-    ordered, order = x.sort(1)
-    y = torch.cat([torch.zeros(count, 1, dtype=torch.float64), (slopes * ordered.diff(dim=1)).cumsum(1)], 1)
-    share = _variance(y, p.gather(1, order)) / (lipschitz[:, 0] ** power * _variance(x, p))
-    return float(1 - share.max())
-
-
-def sharpened_jensen(count: int, seed: int, *, half: float = 0.5) -> float:
-    r"""Least slack of Lemma 4 in units of the variance, for the functions in :data:`SMOOTH`.
-
-    :math:`\frac12 \mathbb V[x] \inf \phi'' \le \mathbb E\phi(x) - \phi(\mathbb E x) \le \frac12 \mathbb V[x] \sup \phi''`;
-    ``half`` stands for the :math:`\frac12`.
-    """
-    x, p = _distributions(count, seed)
-    slack = []
-    for function, low, high in SMOOTH:
-        gap = (_mean(function(x), p) - function(_mean(x, p))) / _variance(x, p)
-        slack.append(torch.minimum(half * high - gap, gap - half * low))
-    return float(torch.cat(slack).min())
-
-
-def relu_jensen(count: int, seed: int, *, factor: float = 1.0) -> float:
-    r"""Least slack, in units of the bound, of Lemma 5 for ReLU; true with ``factor`` 1/2 too.
-
-    :math:`0 \le \mathbb E\psi(x) - \psi(\mathbb E x) \le \sqrt{\mathbb V[x]}`.
-    """
-    x, p = _distributions(count, seed)
-    fair = count // 10  # two equal points either side of 0 are the extreme case
-    x[:fair, 0], x[:fair, 1] = -x[:fair, 0].abs(), x[:fair, 0].abs()
-    p[:fair] = torch.tensor([0.5, 0.5, 0, 0, 0], dtype=torch.float64)
-    gap = (_mean(x.relu(), p) - _mean(x, p).relu()) / (factor * _variance(x, p).sqrt())
-    return float(torch.minimum(gap, 1 - gap).min())
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Lemmas 6, 7 and 9, Theorem 6: products of tables, and what survives from the root
 
 
-def product_gaps(count: int, seed: int) -> Gaps:
+@over(_numbered)
+def product_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
     """Lemmas 6 and 7: tables multiplied along paths of TR-HLTMs, and binary TR-HLTMs against symmetric ones."""
-    rows = []
-    for i, s in enumerate(instance_seeds(count, seed)):
-        values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
-        tree = theory.random_regularized([s], values, (2, 1, 2))
-        along = trees.from_root(tree)[-1][0]
-        paths = [(leaf // 2, leaf // 2, leaf) for leaf in range(4)]
-        residuals = [_residual_product(tree, path) for path in paths]
-        row = {
-            "Lemma 6": max(relative_gap(along[k], 1 / values[-1] + c) for k, c in enumerate(residuals)),
-            "columns of C": max(float(theory.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
-        }
-        if values == (2, 2, 2, 2):
-            rho = trees.polarity(tree.tables[0])
-            row["Lemma 7"] = relative_gap(tree.tables[0], trees.symmetric_binary([rho]).tables[0])
-        wild = trees.random_categorical([s], values, (2, 1, 2))
-        row["broken: any tables"] = relative_gap(
-            trees.from_root(wild)[-1][0, 0], 1 / values[-1] + _residual_product(wild, paths[0])
-        )
-        rows.append(row)
-    return worst(rows)
+    i, s = instance
+    values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
+    tree, wild = (make([s], values, (2, 1, 2)) for make in (theory.random_regularized, trees.random_categorical))
+    for leaf in range(4):
+        yield "Lemma 6", trees.from_root(tree)[-1][0, leaf], 1 / values[-1] + _residual_product(tree, leaf)
+    yield "broken: any tables", trees.from_root(wild)[-1][0, 0], 1 / values[-1] + _residual_product(wild, 0)
+    if values == (2, 2, 2, 2):
+        yield "Lemma 7", tree.tables[0], trees.symmetric_binary([trees.polarity(tree.tables[0])]).tables[0]
 
 
-def _residual_product(tree: LatentTree, path: tuple[int, ...]) -> Tensor:
+def _residual_product(tree: LatentTree, leaf: int) -> Tensor:
+    """Of :func:`~sslchapters.hltm.theory.residual_table` along the path from the root to one of four leaves."""
     product = torch.eye(tree.values[0], dtype=torch.float64)
-    for table, node in zip(tree.tables, path):
+    for table, node in zip(tree.tables, (leaf // 2, leaf // 2, leaf)):
         product = product @ theory.residual_table(table)[0, node]
     return product
 
 
-def activation_gaps(count: int, seed: int, root_polarity: float = 0.3) -> Gaps:
+@over(_numbered)
+def activation_gaps(instance: tuple[int, int], root_polarity: float = 0.3) -> Iterator[Comparison]:
     r"""Lemma 9 and Theorem 6: covariance over the root of the children's mean activations, at every part of random SB-HLTMs.
 
     The oracle lists all assignments of the tree; ``printed o`` takes :math:`o_\mu = \rho_{0\mu}^2 (1 - \rho_{0\mu}^2)` from the
     statement, the proof has :math:`\rho_{0\mu}^2 (1 - \rho_0^2)`.
     """
-    rows = []
-    for i, s in enumerate(instance_seeds(count, seed)):
-        depth = 2 + i % 2
-        tree = trees.symmetric_binary(theory.random_polarities([s], depth, 0.2), root_polarity)
-        for d, listed, truth in _parts(tree, s):
-            a = theory.child_selectivity(tree, listed, d)
-            rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
-            outer = a[..., :, None] * a[..., None, :]
-            row = {
-                **_lemma9(tree, theory.means_given_root(tree, listed, d), truth),
-                "Theorem 6": relative_gap(rho**2 * (1 - root_polarity**2) * outer, truth),
-                "broken: printed o": relative_gap(rho**2 * (1 - rho**2) * outer, truth),
-            }
-            if d:
-                row["broken: path forgotten"] = relative_gap((1 - root_polarity**2) * outer, truth)
-            rows.append(row)
-    return worst(rows)
+    i, s = instance
+    tree = trees.symmetric_binary(theory.random_polarities([s], 2 + i % 2, 0.2), root_polarity)
+    for d, listed, truth in _parts(tree, s):
+        yield from _lemma9(tree, listed, d, truth)
+        a = theory.child_selectivity(tree, listed, d)
+        rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
+        outer = a[..., :, None] * a[..., None, :]
+        yield "Theorem 6", rho**2 * (1 - root_polarity**2) * outer, truth
+        yield "broken: printed o", rho**2 * (1 - rho**2) * outer, truth
+        if d:
+            yield "broken: path forgotten", (1 - root_polarity**2) * outer, truth
 
 
-def lemma9_gaps(count: int, seed: int) -> Gaps:
+@over(instance_seeds)
+def lemma9_gaps(seed: int) -> Iterator[Comparison]:
     """Lemma 9 on trees with any tables and three values at the root, at every part."""
-    rows = []
-    for s in instance_seeds(count, seed):
-        tree = trees.random_categorical([s], (3, 2, 3), (2, 2))
-        rows += [_lemma9(tree, theory.means_given_root(tree, listed, d), truth) for d, listed, truth in _parts(tree, s)]
-    return worst(rows)
+    tree = trees.random_categorical([seed], (3, 2, 3), (2, 2))
+    for d, listed, truth in _parts(tree, seed):
+        yield from _lemma9(tree, listed, d, truth)
 
 
-def _lemma9(tree: LatentTree, v: Tensor, truth: Tensor) -> Gaps:
+def _lemma9(tree: LatentTree, listed: dict[int, exact.Parts], depth: int, truth: Tensor) -> Iterator[Comparison]:
     """Eq. 166 as it is written, with and without its second term."""
-    prior = tree.root[0].diag()
-    shared = prior @ torch.ones_like(prior) @ prior
-    return {
-        "Lemma 9": relative_gap(v.mT @ (prior - shared) @ v, truth),
-        "broken: not centred": relative_gap(v.mT @ prior @ v, truth),
-    }
+    v, prior = theory.means_given_root(tree, listed, depth), tree.root[0].diag()
+    yield "Lemma 9", v.mT @ (prior - prior @ torch.ones_like(prior) @ prior) @ v, truth
+    yield "broken: not centred", v.mT @ prior @ v, truth
 
 
 def _parts(tree: LatentTree, seed: int) -> Iterator[tuple[int, dict[int, exact.Parts], Tensor]]:
@@ -360,58 +267,45 @@ def _one_tower_step(weight: Tensor, output: Callable[[Tensor], Tensor], joint: T
     return torch.autograd.grad(gain, moving)[0]
 
 
-def growth_gaps(count: int, seed: int, steps: int = 30) -> Gaps:
-    """Eq. 15 against :func:`constant_jacobian` on random trees."""
+@over(_numbered)
+def growth_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
+    """Eq. 15 against :func:`constant_jacobian` on random trees, 30 steps; silent children have nothing to grow."""
+    i, s = instance
+    depth, name = (3, "s01") if i % 5 == 4 else (2, f"s{i % 2}")
     rate = 0.5
-    rows = []
-    for i, s in enumerate(instance_seeds(count, seed)):
-        depth, name = (3, "s01") if i % 5 == 4 else (2, f"s{i % 2}")
-        grown = constant_jacobian(s, depth=depth, name=name, rate=rate, steps=steps)
-        if grown.squared_length < 1e-6:
-            continue  # silent children: nothing to grow
-        together = constant_jacobian(s, depth=depth, name=name, rate=rate, steps=steps, apart=False)
-        predicted = grown.predicted(rate)
-        rows.append(
-            {
-                "growth": relative_gap(predicted, grown.gaps),
-                "broken: printed o": relative_gap(grown.predicted(rate, grown.reach * (1 - grown.reach)), grown.gaps),
-                "broken: lean forgotten": relative_gap(grown.predicted(rate, grown.reach), grown.gaps),
-                "broken: step of both copies": relative_gap(grown.predicted(2 * rate), grown.gaps),
-                "broken: each part alone orthonormal": relative_gap(predicted, together.gaps),
-            }
-        )
-    return worst(rows)
+    grown, together = (constant_jacobian(s, depth=depth, name=name, rate=rate, apart=apart) for apart in (True, False))
+    if grown.squared_length >= 1e-6:
+        yield "growth", grown.predicted(rate), grown.gaps
+        yield "broken: printed o", grown.predicted(rate, grown.reach * (1 - grown.reach)), grown.gaps
+        yield "broken: lean forgotten", grown.predicted(rate, grown.reach), grown.gaps
+        yield "broken: step of both copies", grown.predicted(2 * rate), grown.gaps
+        yield "broken: each part alone orthonormal", grown.predicted(rate), together.gaps
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a part's siblings add to its step
 
 
-@dataclass(frozen=True)
-class PartSteps:
+class PartSteps(NamedTuple):
     r"""The expected one-tower step of part ``s0`` in trees of depth 2, ``(R, width, fan-in)`` each.
 
     true: by autograd over all pairs of patterns.  own: :math:`\mathrm{OP}_\mu \operatorname{vec}(W_\mu)`, with the part's own
-    block of its layer's operator.  coupled: what the block that couples it to its sibling adds.
+    block of its layer's operator.  coupled: what the block that couples it to its sibling adds.  off: the length of what the own
+    block misses, in units of the step, ``(R,)``.
     """
 
     true: Tensor
     own: Tensor
     coupled: Tensor
-
-    @property
-    def off(self) -> Tensor:
-        """Length of what the own block misses, in units of the step, ``(R,)``."""
-        off: Tensor = torch.linalg.matrix_norm(self.own - self.true) / torch.linalg.matrix_norm(self.true)
-        return off
+    off: Tensor
 
 
-def part_steps(seeds: Sequence[int], lower: float = 0.7, width: int = 10) -> PartSteps:
+def part_steps(seeds: Sequence[int]) -> PartSteps:
     r"""Networks without biases, where :math:`f_L = \sum_\mu K_\mu^\top \operatorname{vec}(W_\mu)` over the parts of a layer."""
     rows = []
     for seed in seeds:
-        tree = trees.symmetric_binary(theory.random_polarities([seed], 2, lower), LEAN)
-        net = initial_network([seed], tree.branching, width, bias=False, dtype=torch.float64)
+        tree = trees.symmetric_binary(theory.random_polarities([seed], 2, 0.7), LEAN)
+        net = initial_network([seed], tree.branching, 10, bias=False, dtype=torch.float64)
         patterns, joint = _patterns(tree)
 
         def output(lowest: Tensor, net: TreeNetwork = net, patterns: Tensor = patterns) -> Tensor:
@@ -426,7 +320,8 @@ def part_steps(seeds: Sequence[int], lower: float = 0.7, width: int = 10) -> Par
             for k, w in zip((mean, other), net.weights[1][0])
         ]
         rows.append(torch.stack([true, *steps]))
-    return PartSteps(*torch.stack(rows, 1))
+    true, own, coupled = torch.stack(rows, 1)
+    return PartSteps(true, own, coupled, relative(own, true))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -473,22 +368,3 @@ def jacobian_by_signs(width: int, depth: int, variance: float, seed: int, branch
         weight[:, 0], bias[:, 0] = variance**0.5 * rows[..., 1:], bias[:, 0] * rows[..., 0]
     leaves = tree.sample([seed], 1)[-1][..., 0].double().expand(len(shown), -1)
     return float(jacobian_squares(TreeNetwork(tuple(weights), tuple(biases)), leaves)[-1].mean())
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A whole tree while it trains
-
-
-def watch(protocol: TreeRun, seeds: list[int], epochs: list[int]) -> list[tuple[list[Tensor], list[Tensor]]]:
-    r"""Train, and after each of ``epochs`` two lists with a tensor ``(R, nodes)`` a depth, root first.
-
-    The first has the parts' normalised correlations over the whole population, the second the root's signals at them,
-    :math:`o_\mu \lVert a_\mu \rVert^2`.
-    """
-
-    def measure(tree: LatentTree, net: TreeNetwork, *_: object) -> tuple[list[Tensor], list[Tensor]]:
-        listed = exact.list_parts(tree, net)
-        return [c.abs().amax(-1) for c in exact.latent_correlations(tree, net, listed)], theory.signals(tree, listed)
-
-    found = train_trees(protocol, seeds, max(epochs), measure, epochs)
-    return [found[epoch] for epoch in epochs]

@@ -5,15 +5,15 @@ children's mean activations and :math:`a = a_\mu` their selectivities times the 
 pair, nearly; the unit is *lucky* if :math:`\tilde v^+ \ge \sqrt c\, \sigma_w \lVert h + a \rVert / \sqrt n` and :math:`\tilde v^-
 < 0`.
 
-Theorem 5 meets over-parameterised children, units that read the same child variable, at the end of this module.  Eq. 155 adds the
-variances of the children as if all of them were independent given :math:`z_\mu`. Units of one part :math:`\mathcal N_\nu` are
-not: they see the same leaves.
+Where children are over-parameterised, several units read the same child variable.  Eq. 155 adds the variances of the children
+as if all of them were independent given :math:`z_\mu`. Units of one part :math:`\mathcal N_\nu` are not: they see the same leaves.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -32,43 +32,23 @@ def mills_ratio(y: float) -> float:
     return float(math.sqrt(math.pi / 2) * special.erfcx(y / math.sqrt(2)))
 
 
-def _mills_bounds(y: float) -> tuple[float, float]:
-    r""":math:`2 / (\sqrt{y^2 + 4} + y) < R(y) < 4 / (\sqrt{y^2 + 8} + 3y)` for :math:`y > 0` (Eq. 124)."""
-    return 2 / (math.sqrt(y * y + 4) + y), 4 / (math.sqrt(y * y + 8) + 3 * y)
-
-
 def residue(c: float, gamma: float) -> float:
     r"""The factor :math:`\hat R(c, \gamma)` of Lemma 8 (Eq. 121).
 
     :math:`\hat R = \max[R(\kappa_1)\, R(\kappa_2 + \gamma e(\kappa_1)),\ R(\kappa_2)\, R(\kappa_1 + \gamma e(\kappa_2))]` with
     :math:`\kappa_1 = \sqrt{c / (1 - \gamma^2)}`, :math:`\kappa_2 = \gamma \kappa_1`, :math:`e(y) = 1/R(y) - y`.
     """
-    first, second = _kappas(c, gamma)
+    first = math.sqrt(c / (1 - gamma * gamma))
+    second = gamma * first
     return max(
         mills_ratio(a) * mills_ratio(b + gamma * (1 / mills_ratio(a) - a))
         for a, b in ((first, second), (second, first))
     )
 
 
-def residue_bounds(c: float, gamma: float) -> tuple[float, float]:
-    r"""Lower and upper bound of :math:`\hat R` from Eq. 124, which bounds :math:`R`, and with it :math:`e` the other way round."""
-    first, second = _kappas(c, gamma)
-    lower, upper = [], []
-    for a, b in ((first, second), (second, first)):
-        low, high = _mills_bounds(a)
-        lower.append(low * _mills_bounds(b + gamma * (1 / low - a))[0])
-        upper.append(high * _mills_bounds(b + gamma * max(0.0, 1 / high - a))[1])
-    return max(lower), max(upper)
-
-
 def residue_asymptote(c: float, gamma: float) -> float:
     r""":math:`(1 - \gamma^2) / (\gamma c)`: :math:`\hat R` for large c and :math:`\gamma` near 1 (Eq. 126)."""
     return (1 - gamma * gamma) / (gamma * c)
-
-
-def _kappas(c: float, gamma: float) -> tuple[float, float]:
-    first = math.sqrt(c / (1 - gamma * gamma))
-    return first, gamma * first
 
 
 def tail_bound(c: float, gamma: float, *, as_printed: bool = False) -> float:
@@ -125,31 +105,26 @@ def is_lucky(weights: Tensor, h: Tensor, a: Tensor, c: float, sigma_w: float) ->
     up = (weights * (h + flip * a)[..., None, :]).sum(-1)
     down = (weights * (h - flip * a)[..., None, :]).sum(-1)
     threshold = math.sqrt(c / h.shape[-1]) * sigma_w * (h + flip * a).norm(dim=-1)
-    lucky: Tensor = (up >= threshold[..., None]) & (down < 0)
-    return lucky
+    return (up >= threshold[..., None]) & (down < 0)
 
 
-def bracket(s: Tensor, rho: Tensor, c: float, sigma_l2: Tensor, *, group: int = 1) -> Tensor:
+def bracket(
+    s: Tensor, rho: Tensor, c: float, sigma_l2: Tensor, *, group: int = 1, gain: float = 1 / 6, loss: float = 1.0
+) -> Tensor:
     r"""The bracket of Eq. 130, :math:`\frac1n \sum_k s_k^2 (\frac{c+6}{6}\rho^2 - 1) - \sigma_l^2`, over the last axis.
 
     group: :math:`|\mathcal N_\nu|`, units that read the same child variable.  They are not independent given :math:`z_\mu`, as
         Eq. 155 takes them to be; with a group of g the variance can be g times larger, and the bracket is
         :math:`\frac1n \sum_k s_k^2 (\frac c6 \rho^2 - g (1 - \rho^2)) - g \sigma_l^2`.  ``group=1`` is the printed one.
+    gain, loss: in the place of :math:`\frac16`, and what multiplies g.
     """
-    terms = s.square() * (c / 6 * rho.square() - group * (1 - rho.square()))
-    return terms.mean(-1) - group * sigma_l2
+    terms = s.square() * (gain * c * rho.square() - loss * group * (1 - rho.square()))
+    return terms.mean(-1) - loss * group * sigma_l2
 
 
-def sharper_bracket(s: Tensor, rho: Tensor, c: float, sigma_l2: Tensor, *, group: int = 1) -> Tensor:
-    r"""The bracket with the best constants.
-
-    .. math::  \frac1n \sum_k s_k^2 \left(\frac{2c}{3} \rho^2 - \frac g4 (1 - \rho^2)\right) - \frac g4 \sigma_l^2
-
-    Lemma 5 with its sharp half, and :math:`\lVert h + a \rVert^2 \ge 2 \lVert a \rVert^2`, as :math:`h_k \ge |a_k|` where
-    activations are not negative; :func:`extreme_unit` comes as near to it as one likes.  group: g, as for :func:`bracket`.
-    """
-    terms = s.square() * (2 * c / 3 * rho.square() - group / 4 * (1 - rho.square()))
-    return terms.mean(-1) - group / 4 * sigma_l2
+sharper_bracket = partial(bracket, gain=2 / 3, loss=1 / 4)
+r"""The bracket with the best constants: Lemma 5 with its sharp half, squared, and :math:`\lVert h + a \rVert^2 \ge 2 \lVert a
+\rVert^2`, as :math:`h_k \ge |a_k|` where activations are not negative; :func:`extreme_unit` comes as near to it as one likes."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -167,13 +142,10 @@ class LeafPart:
 
     @property
     def h(self) -> Tensor:
-        """Mean activations of the children."""
+        """Mean activations of the children, and their selectivities."""
         return torch.full_like(self.rho, 0.5)
 
-    @property
-    def s(self) -> Tensor:
-        """Selectivities of the children."""
-        return torch.full_like(self.rho, 0.5)
+    s = h
 
     @property
     def a(self) -> Tensor:
@@ -205,9 +177,7 @@ def uniform_chance(part: LeafPart, c: float, terms: int = 100) -> float:
     are products of sines, one a weight; it is integrated term by term over the quadrant.  ``terms`` frequencies either side of 0.
     """
     a = part.a if part.a.clamp_min(0).square().sum() >= part.a.clamp_max(0).square().sum() else -part.a
-    up, down = (
-        math.sqrt(3) * v / v.norm() for v in (part.h + a, part.h - a)
-    )  # of weights from U[-1, 1]: unit variances
+    up, down = (3**0.5 * v / v.norm() for v in (part.h + a, part.h - a))  # of weights from U[-1, 1]: unit variances
     half = 1.01 * min(math.sqrt(3 * len(a)), 12.0)
     k = torch.arange(-terms, terms + 1, dtype=torch.float64) * math.pi / half
 
@@ -224,24 +194,6 @@ def uniform_chance(part: LeafPart, c: float, terms: int = 100) -> float:
 def some_unit(chance: float, width: int) -> float:
     """The chance that one of ``width`` independent units is lucky, each with ``chance``."""
     return -math.expm1(width * math.log1p(-chance))
-
-
-def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, any_unit: bool = False) -> Tensor:
-    r"""Eq. 130 on lucky units: :math:`(v^+)^2 - (v^-)^2` over its lower bound, three times the bracket, ``(units,)``.
-
-    Units are drawn until ``units`` are lucky, and their mean activations are exact, over all :math:`2^n` patterns.
-    any_unit: take the first ones, lucky or not, of which the theorem says nothing.
-    """
-    n = part.rho.numel()
-    found: list[Tensor] = []
-    count = tries = 0
-    while count < units and tries < 200:
-        weights = uniform_weights((20_000, n), 1.0, seed + 7919 * tries)
-        found.append(weights if any_unit else weights[is_lucky(weights, part.h, part.a, c, 1.0)])
-        count, tries = count + len(found[-1]), tries + 1
-    lucky = torch.cat(found)[:units]
-    up, down = mean_activations(part, lucky)
-    return (up.square() - down.square()).abs() / (3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0))))
 
 
 def mean_activations(part: LeafPart, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -270,7 +222,3 @@ def extreme_unit(pairs: int, c: float) -> tuple[LeafPart, Tensor]:
     up = (math.sqrt(c / n) * float((part.h + part.a).norm()) * (1 + 1e-12) - most / 2) / pairs
     down = -most / 2 / pairs * (1 + 1e-12)
     return part, torch.tensor([[most] + [up] * pairs + [down] * pairs], dtype=torch.float64)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Children that share a variable

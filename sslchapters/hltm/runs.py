@@ -61,9 +61,9 @@ EPSILON = 1e-4
 """Added to the output's length before the division, as in the released experiments."""
 
 
-def normalize(output: Tensor, epsilon: float = EPSILON) -> Tensor:
+def normalize(output: Tensor) -> Tensor:
     """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
-    return output / (length(output) + epsilon)
+    return output / (length(output) + EPSILON)
 
 
 def length(output: Tensor) -> Tensor:
@@ -71,13 +71,13 @@ def length(output: Tensor) -> Tensor:
     return output.square().sum(1, keepdim=True).sqrt_()
 
 
-def normalize_backward(output: Tensor, grad: Tensor, epsilon: float = EPSILON) -> Tensor:
+def normalize_backward(output: Tensor, grad: Tensor) -> Tensor:
     r"""Gradient through :func:`normalize` of an output :math:`o` of length n.
 
     :math:`(g - \hat o\,(\hat o^\top g)\,n / (n + \epsilon)) / (n + \epsilon)` with :math:`\hat o = o / n`, or 0 for :math:`o = 0`.
     """
     n = length(output)
-    scale = n + epsilon
+    scale = n + EPSILON
     along = (output * grad).sum(1, keepdim=True) / (n.clamp_min(torch.finfo(output.dtype).tiny) * scale)
     return (grad - output * along) / scale
 
@@ -235,7 +235,6 @@ def train_protocols(
     at: Sequence[int],
     *,
     processes: int = 2,
-    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> dict[TreeRun, dict[str, Tensor]]:
     """:func:`train_trees` for every protocol and all seeds, up to the last epoch of ``at``: what is measured, ``(R, epochs, ...)``.
@@ -244,7 +243,7 @@ def train_protocols(
     """
     on_cpu = torch.device(device).type == "cpu"
     return sweep(
-        partial(_train_chunk, measure=measure, at=tuple(at), dtype=dtype, device=device),
+        partial(_train_chunk, measure=measure, at=tuple(at), device=device),
         protocols,
         seeds,
         alike=lambda protocol: protocol,
@@ -255,14 +254,9 @@ def train_protocols(
 
 
 def _train_chunk(
-    chunk: Sequence[tuple[TreeRun, int]],
-    measure: Measure,
-    at: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device | str,
+    chunk: Sequence[tuple[TreeRun, int]], measure: Measure, at: tuple[int, ...], device: torch.device | str
 ) -> dict[str, Tensor]:
-    protocol, seeds = chunk[0][0], [seed for _, seed in chunk]
-    found = train_trees(protocol, seeds, max(at), measure, at, dtype=dtype, device=device)
+    found = train_trees(chunk[0][0], [seed for _, seed in chunk], max(at), measure, at, device=device)
     return {name: torch.stack([found[epoch][name] for epoch in at], 1) for name in found[at[0]]}
 
 
@@ -382,11 +376,11 @@ def best_correlations(
     return {name: corr.abs().amax(-1).cpu() for name, corr in found.items()}
 
 
-def untrained(protocol: TreeRun, seeds: Sequence[int], latents: Sequence[str], block: int = 4) -> Tensor:
+def untrained(protocol: TreeRun, seeds: Sequence[int], latents: Sequence[str]) -> Tensor:
     """Normalised correlation of the named variables before training, over the whole population: ``(R, latents)``."""
     shape, _ = start(protocol, seeds[:1])
     places, found = [place(shape, name) for name in latents], []
-    for first in range(0, len(seeds), block):
-        corr = exact.latent_correlations(*start(protocol, seeds[first : first + block]))
+    for first in range(0, len(seeds), 4):  # as many as fit the cache
+        corr = exact.latent_correlations(*start(protocol, seeds[first : first + 4]))
         found.append(torch.stack([corr[d][:, i].abs().amax(-1) for d, i in places], 1))
     return torch.cat(found)

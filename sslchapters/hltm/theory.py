@@ -7,7 +7,6 @@ child a unit listens to (its selectivity), the connection expected given the roo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -19,9 +18,9 @@ from sslbook.trees.latent import LatentTree, from_root, random_tree, symmetric_b
 
 
 def random_polarities(
-    seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, *, branching: int = 2, signed: bool = True
+    seeds: Sequence[int], depth: int, lower: float, *, branching: int = 2, signed: bool = True
 ) -> list[Tensor]:
-    r"""Polarities :math:`|\rho| \sim U[\text{lower}, \text{upper}]` for :func:`symmetric_binary`, one tree a seed, float64.
+    r"""Polarities :math:`|\rho| \sim U[\text{lower}, 1]` for :func:`symmetric_binary`, one tree a seed, float64.
 
     signed: with a random sign each, as in the released experiments; the paper prints :math:`U[\text{lower}, 1]` without one.
     """
@@ -29,16 +28,16 @@ def random_polarities(
     drawn = []
     for d in range(depth):
         u = streams.uniform((2, branching ** (d + 1)), torch.float64)
-        rho = lower + (upper - lower) * u[:, 0]
+        rho = lower + (1 - lower) * u[:, 0]
         drawn.append(torch.where(u[:, 1] < 0.5, -rho, rho) if signed else rho)
     return drawn
 
 
 def random_symmetric(
-    seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, *, branching: int = 2, signed: bool = True
+    seeds: Sequence[int], depth: int, lower: float, *, branching: int = 2, signed: bool = True
 ) -> LatentTree:
     """Binary SB-HLTMs with the polarities of :func:`random_polarities` and a uniform root: the data of the papers' tables."""
-    return symmetric_binary(random_polarities(seeds, depth, lower, upper, branching=branching, signed=signed))
+    return symmetric_binary(random_polarities(seeds, depth, lower, branching=branching, signed=signed))
 
 
 def place(tree: LatentTree, name: str) -> tuple[int, int]:
@@ -51,15 +50,12 @@ def place(tree: LatentTree, name: str) -> tuple[int, int]:
     return len(name) - 1, index
 
 
-def joint(tree: LatentTree, limit: int = 1 << 20) -> tuple[list[Tensor], Tensor]:
+def joint(tree: LatentTree) -> tuple[list[Tensor], Tensor]:
     r"""Every assignment of every variable, listed, with its probability: the slow, independent oracle for small trees.
 
     Returns the assignments as :meth:`LatentTree.sample` returns samples, ``(1, nodes, A)`` a depth, and probabilities ``(R, A)``.
-    Raises ValueError if there are more than ``limit`` of them.
     """
     counts = [m for m, n in zip(tree.values, tree.nodes) for _ in range(n)]
-    if math.prod(counts) > limit:
-        raise ValueError(f"the tree has {math.prod(counts)} assignments, more than limit = {limit}")
     listed = torch.cartesian_prod(*(torch.arange(m) for m in counts)).T
     assignments = [part[None] for part in listed.split(list(tree.nodes))]
     probability = tree.root[:, assignments[0][0, 0]]
@@ -113,8 +109,7 @@ def child_selectivity(tree: LatentTree, listed: dict[int, Parts], depth: int) ->
     below = listed[depth + 1]
     table = tree.tables[depth].double()
     rho = table[..., 1, 1] + table[..., 0, 0] - 1
-    a: Tensor = (rho[..., None] * selectivity(below)).unflatten(1, (-1, tree.branching[depth])).flatten(2)
-    return a
+    return (rho[..., None] * selectivity(below)).unflatten(1, (-1, tree.branching[depth])).flatten(2)
 
 
 def signals(tree: LatentTree, listed: dict[int, Parts]) -> list[Tensor]:
@@ -138,8 +133,7 @@ def means_given_root(tree: LatentTree, listed: dict[int, Parts], depth: int) -> 
     means = activation_means(listed[depth + 1]).transpose(-1, -2)
     given_root = from_root(tree)[depth + 1].double() @ means  # (R, children, m0, width)
     b = tree.branching[depth]
-    grouped: Tensor = given_root.unflatten(1, (-1, b)).movedim(2, 3).flatten(3)
-    return grouped
+    return given_root.unflatten(1, (-1, b)).movedim(2, 3).flatten(3)
 
 
 def covariance_over_root(tree: LatentTree, means: Tensor) -> Tensor:
@@ -149,8 +143,7 @@ def covariance_over_root(tree: LatentTree, means: Tensor) -> Tensor:
     """
     prior = tree.root.double()[:, None, :, None]
     centred = means - (prior * means).sum(2, keepdim=True)
-    product: Tensor = (prior * centred).transpose(2, 3) @ centred
-    return product
+    return (prior * centred).transpose(2, 3) @ centred
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -201,8 +194,7 @@ def _sum_over_siblings(weighted: Tensor, child: int, children: int, patterns: in
     """Sum ``(..., patterns of all children)`` over the patterns of all but one."""
     others = [k - children for k in range(children) if k != child]
     digits = weighted.unflatten(-1, (patterns,) * children)
-    total: Tensor = digits.sum(others) if others else digits
-    return total
+    return digits.sum(others) if others else digits
 
 
 def operator_norm(tree: LatentTree, connection: Tensor, contract: str = "outputs") -> Tensor:
@@ -214,5 +206,4 @@ def operator_norm(tree: LatentTree, connection: Tensor, contract: str = "outputs
     prior = tree.root.double()[:, :, None, None, None]
     centred = prior.sqrt() * (connection - (prior * connection).sum(1, keepdim=True))
     inner = centred.movedim(3 if contract == "outputs" else 4, 2).flatten(3).flatten(1, 2)  # (R, m0 x contracted, kept)
-    norm: Tensor = torch.linalg.matrix_norm(inner @ inner.transpose(1, 2))
-    return norm
+    return torch.linalg.matrix_norm(inner @ inner.transpose(1, 2))

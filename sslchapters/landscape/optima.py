@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import lsq_linear
@@ -200,32 +201,22 @@ def _open(cloud: Cloud, act: Activation, u: Tensor, on: Tensor, opening: Tensor 
 def _complement(cloud: Cloud, on: Tensor) -> Tensor:
     """Projector on what is orthogonal to the points on the plane, ``(R, S, d, d)``."""
     rows = on[..., None] * cloud.x[:, None]
-    out: Tensor = torch.eye(cloud.x.shape[-1], dtype=cloud.x.dtype) - torch.linalg.pinv(rows) @ rows
-    return out
+    return torch.eye(cloud.x.shape[-1], dtype=cloud.x.dtype) - torch.linalg.pinv(rows) @ rows
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Linear filters
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Ends ``w (R, S, d)`` of linear filters on R batches, and the leading eigenvector of the fixed matrix, ``lead (R, d)``."""
+class Filters(NamedTuple):
+    """Where linear filters end on R batches, up to sign.
 
-    w: Tensor
-    lead: Tensor
-    still: Tensor
+    cosine: of each end with the leading eigenvector of the fixed matrix, ``(R, S)``.  directions: how many of the ends of filters
+    that stand still are different, ``(R,)``.
+    """
 
-    @property
-    def cosine(self) -> Tensor:
-        """``|w^T lead|``, ``(R, S)``."""
-        return (self.w @ self.lead[..., None])[..., 0].abs()
-
-    def directions(self) -> Tensor:
-        """The number of different ends up to sign on each batch, of filters that stand still, ``(R,)``."""
-        near = (self.w @ self.w.mT).abs() > 1 - 1e-4
-        settled = self.still[:, :, None] & self.still[:, None]
-        return (self.still & ~(near & settled).tril(-1).any(-1)).sum(-1)
+    cosine: Tensor
+    directions: Tensor
 
 
 def train_linear(
@@ -256,7 +247,9 @@ def train_linear(
             v = step * (w @ matrix)
         w = w + project(w, v)
         w = w / w.norm(dim=-1, keepdim=True)
-    return Filters(w, lead, project(w, v).norm(dim=-1) < 1e-6)
+    still = project(w, v).norm(dim=-1) < 1e-6
+    same = ((w @ w.mT).abs() > 1 - 1e-4) & still[:, :, None] & still[:, None]
+    return Filters((w @ lead[..., None])[..., 0].abs(), (still & ~same.tril(-1).any(-1)).sum(-1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -293,17 +286,12 @@ def _parts(
         act.degree * (act.degree - 1) * u ** (act.degree - 2) * angle.sin().square() if act.degree > 1 else 0
     )
     gap, first, second = (v[:, :, None] - v[:, None, :] for v in (h, slope, bend))
-    n = len(points)
+    far = -gap.square() / (2 * tau)
     if alpha == "uniform":
-        weight = torch.ones_like(gap)
-    else:
-        far = -gap.square() / (2 * tau)
-        if alpha == "gaussian":
-            weight = far.exp()
-        else:
-            far = far.masked_fill(torch.eye(n, dtype=torch.bool), -torch.inf)
-            weight = torch.softmax(far, -1)
-    return gap, first, second, weight
+        return gap, first, second, torch.ones_like(gap)
+    if alpha == "gaussian":
+        return gap, first, second, far.exp()
+    return gap, first, second, far.masked_fill(torch.eye(len(points), dtype=torch.bool), -torch.inf).softmax(-1)
 
 
 def energy(theta: Tensor, points: Sequence[float], act: Activation, alpha: str = "uniform", tau: float = 1.0) -> Tensor:
@@ -411,18 +399,13 @@ def census(
 ) -> dict[str, Tensor]:
     """Numbers of maxima on random sets of uniformly drawn points, ``(sets,)`` each: ``smooth``, ``kinks``, ``total``."""
     angles = 2 * math.pi * Streams(range(seed, seed + sets), "circle").uniform((points,), torch.float64)
-    found = [
-        maxima(row.tolist(), act, alpha, tau, resolution=100) for row in angles
-    ]  # maxima differ in number: no batch
-    smooth, kinks = (
-        torch.tensor([len(getattr(m, name)) for m in found], dtype=torch.float64) for name in ("smooth", "kinks")
-    )
+    found = [maxima(row.tolist(), act, alpha, tau, resolution=100) for row in angles]  # they differ in number: no batch
+    smooth, kinks = torch.tensor([[len(m.smooth), len(m.kinks)] for m in found]).double().T
     return {"smooth": smooth, "kinks": kinks, "total": smooth + kinks}
 
 
 def _wrap(theta: Tensor) -> list[float]:
-    wrapped: list[float] = ((theta + math.pi).remainder(2 * math.pi) - math.pi).sort().values.tolist()
-    return wrapped
+    return ((theta + math.pi).remainder(2 * math.pi) - math.pi).sort().values.tolist()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -435,13 +418,6 @@ def _rotate(x: Tensor, angle: Tensor) -> Tensor:
     turned = torch.stack([c * x[..., 0] - s * x[..., 1], s * x[..., 0] + c * x[..., 1]], -1)
     rest = x[..., 2:].expand(*turned.shape[:-1], x.shape[-1] - 2)
     return torch.cat([turned, rest], -1)
-
-
-def _rotated_views(x: Tensor, count: int, *, share: float = 1.0) -> Tensor:
-    """The ``count`` rotations of a cyclic group, applied to ``x (R, S, d)``: ``(R, S, count, d)``; the first ``share`` of them."""
-    kept = max(1, round(share * count))
-    angle = 2 * math.pi * torch.arange(kept, dtype=x.dtype) / count
-    return _rotate(x[:, :, None], angle)
 
 
 def _orbit_energy(w: Tensor, seen: Tensor, p: Tensor, kernel: Tensor, act: Activation) -> Tensor:
@@ -473,15 +449,15 @@ def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0) -> dict[str,
         base = _orbit_energy(w, seen, p, kernel, act)
         return ((along - base).abs() / base).amax(1)[alive]
 
-    full = _rotated_views(x, group)
+    views = _rotate(x[:, :, None], steps)
     alive = (act(x @ w.mT).abs().amax(1) > 0)[:, 0]  # a silent ReLU has no energy to compare with
     gaps = {
-        "group": change(full, steps),
-        "broken: no augmentation": change(_rotated_views(x, 1), steps),
-        "broken: no group": change(_rotated_views(x, group, share=2 / 3), steps),
+        "group": change(views, steps),
+        "broken: no augmentation": change(views[:, :, :1], steps),
+        "broken: no group": change(views[:, :, : 2 * group // 3], steps),
     }
     if act.degree > 1:
-        gaps["circle"] = change(full, every)
+        gaps["circle"] = change(views, every)
     return over_instances(gaps)
 
 

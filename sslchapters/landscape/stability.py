@@ -27,7 +27,6 @@ Theorem 3 asks for a number :math:`\gamma < 1` that bounds the irregularity (Def
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,8 +89,7 @@ def jacobian(pop: Population, w: Tensor, act: Activation) -> Tensor:
     eye = torch.eye(w.shape[-1], dtype=w.dtype)
     across = eye - w[..., :, None] * w[..., None, :]
     value = ((a @ w[..., None])[..., 0] * w).sum(-1)[..., None, None]
-    out: Tensor = across @ (a - value * eye + j) @ across
-    return out
+    return across @ (a - value * eye + j) @ across
 
 
 def velocity(pop: Population, w: Tensor, act: Activation) -> Tensor:
@@ -128,8 +126,7 @@ def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int 
     def top(matrix: Tensor) -> Tensor:
         """Largest eigenvalue across w of a symmetric matrix: w itself is pushed far below."""
         inside = across @ matrix @ across - 1e6 * w[..., :, None] * w[..., None, :]
-        out: Tensor = torch.linalg.eigvalsh(inside)[..., -1]
-        return out
+        return torch.linalg.eigvalsh(inside)[..., -1]
 
     t = across @ (a + j) @ across
     growth = top(0.5 * (t + t.mT)) - value
@@ -156,25 +153,7 @@ def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale:
         v = v / v.norm(dim=-1, keepdim=True)
         if t % 50 == 0:
             gone |= (v - w[:, None]).norm(dim=-1) > 10 * start
-    out: Tensor = (((v - w[:, None]).norm(dim=-1) < start) & ~gone).all(-1)
-    return out
-
-
-SETTINGS = ("relu", "leaky_relu", "square")
-"""ReLU and leaky rectifier (slope 0.3, centre on the negative side of most filters) on mixtures of Gaussians; squares on points."""
-
-
-def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0) -> Critical:
-    """Critical points on random populations in three dimensions, for one of `SETTINGS`."""
-    sigma = 0.4
-    begin = theory.directions(replicas, starts, 3, seed)
-    if setting == "square":
-        return critical_points(theory.scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
-    if setting == "leaky_relu":
-        return critical_points(
-            theory.blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed
-        )
-    return critical_points(theory.blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
+    return (((v - w[:, None]).norm(dim=-1) < start) & ~gone).all(-1)
 
 
 def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
@@ -190,7 +169,7 @@ def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
         _, j = parts(pop, w, act)
         across = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :]
         j = across @ j @ across
-        plane = _plane_moment(pop, w)
+        plane = _plane_moments(pop, w).sum(2)
         mean = response(pop, w, act)[..., None, None]
         base = (1 - act.slope) * plane
         formulas = {"plane": -mean * base, "broken: sign": mean * base, "broken: mean left out": -base}
@@ -198,15 +177,14 @@ def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
     return over_instances(*found)
 
 
-def _plane_moment(pop: Blobs, w: Tensor) -> Tensor:
-    r""":math:`P (\int_{w^T x = 0} x x^T p(x)\, dS) P` of a mixture at unit ``w (R, S, d)``: ``(R, S, d, d)``."""
+def _plane_moments(pop: Blobs, w: Tensor) -> Tensor:
+    r""":math:`P (\int_{w^T x = 0} x x^T p_k(x)\, dS) P` of each part of a mixture at unit ``w (R, S, d)``: ``(R, S, K, d, d)``."""
     m = w @ pop.x.mT
     density = pop.p[:, None] * torch.exp(-0.5 * (m / pop.sigma).square()) / (pop.sigma * (2 * torch.pi) ** 0.5)
-    across = pop.x[:, None] - m[..., None] * w[:, :, None]
+    aside = pop.x[:, None] - m[..., None] * w[:, :, None]
     eye = torch.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :]
-    square = torch.einsum("rsk,rskd,rske->rsde", density, across, across)
-    out: Tensor = square + pop.sigma**2 * density.sum(-1)[..., None, None] * eye
-    return out
+    square = torch.einsum("rskd,rske->rskde", aside, aside) + pop.sigma**2 * eye[:, :, None]
+    return density[..., None, None] * square
 
 
 def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
@@ -214,8 +192,7 @@ def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
     s = pop.sigma
     m = w @ pop.x.mT
     up = m * torch.special.ndtr(m / s) + s * torch.exp(-0.5 * (m / s).square()) / (2 * torch.pi) ** 0.5
-    out: Tensor = (pop.p[:, None] * ((1 - act.slope) * up + act.slope * m)).sum(-1)
-    return out
+    return (pop.p[:, None] * ((1 - act.slope) * up + act.slope * m)).sum(-1)
 
 
 def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
@@ -228,7 +205,7 @@ def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
     """
     pop = theory.blobs(replicas, 5, 3, seed, sigma=0.5)
     w = theory.directions(replicas, 1, 3, seed)[:, 0]
-    across = torch.eye(3, dtype=w.dtype) - w[:, :, None] * w[:, None]
+    across, moments = torch.eye(3, dtype=w.dtype) - w[:, :, None] * w[:, None], _plane_moments(pop, w[:, None])[:, 0]
     found = []
     for slope in (0.0, 0.3, -1.0):
 
@@ -237,24 +214,16 @@ def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
             s = (pop.x @ unit[..., None])[..., 0] / pop.sigma
             bell = torch.exp(-s.square() / 2)[..., None] / (2 * torch.pi) ** 0.5
             passed = pop.x * torch.special.ndtr(s)[..., None] + pop.sigma * bell * unit[:, None]
-            out: Tensor = slope * pop.x + (1 - slope) * passed
-            return out
+            return slope * pop.x + (1 - slope) * passed
 
         def pulled(v: Tensor) -> Tensor:  # A(v) w, summed over instances, which don't meet
             centred = means(v) - (pop.p[..., None] * means(v)).sum(1, keepdim=True)
-            out: Tensor = torch.einsum("rk,rkd,rke,re->rd", pop.p, centred, centred, w).sum(0)
-            return out
+            return torch.einsum("rk,rkd,rke,re->rd", pop.p, centred, centred, w).sum(0)
 
         j = torch.autograd.functional.jacobian(pulled, w).movedim(1, 0)
         mean = (means(w) @ w[..., None])[..., 0]
         psi = mean - (pop.p * mean).sum(-1, keepdim=True)
-        m = (pop.x @ w[..., None])[..., 0]
-        density = pop.p * torch.exp(-0.5 * (m / pop.sigma).square()) / (pop.sigma * (2 * torch.pi) ** 0.5)
-        aside = pop.x - m[..., None] * w[:, None]
-        moments = torch.einsum("rkd,rke->rkde", aside, aside) + pop.sigma**2 * across[:, None]
-        right, clean = (
-            (1 - slope) * ((density * weight)[..., None, None] * moments).sum(1) for weight in (psi, psi - mean)
-        )
+        right, clean = ((1 - slope) * torch.einsum("rk,rkde->rde", each, moments) for each in (psi, psi - mean))
         formulas = {"views": right, "broken: no augmentation": clean, "broken: sign": -right}
         found.append({name: relative(across @ j @ across, wanted) for name, wanted in formulas.items()})
     return over_instances(*found)
@@ -307,11 +276,10 @@ def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> dict[str, 
     r"""Roughness of ReLU filters at the angles ``angle (R,)``; weights uniform for ``tau = None``, else Gaussian in the response.
 
     ``tau`` is in units of the squared radius, so that discs of every size are alike.  Of each density, ``(R,)``: the roughness,
-    exactly (``plane``) and by differences of A (``measured``), and what bounds it.
+    exactly (``plane``) and by automatic differentiation of A (``measured``), and what bounds it.
     ``r`` is :math:`\sum_l z_l^2 \max \tilde p_l` on the plane; ``printed`` is :math:`C^3 \mathrm{vol}(C)\, r / \pi`, ``corrected``
     has :math:`C^2`; ``sharp`` is :math:`\frac23 C^3 \max_{w^T x = 0} \kappa_h p`; ``z0`` the factor of Corollary 2.
     """
-    step = 1e-6
     c = disc.radius
     w = torch.stack([angle.cos(), angle.sin()], -1)
     half = math.pi / 2
@@ -325,8 +293,16 @@ def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> dict[str, 
 
     z = torch.einsum("rn,rnl->rl", on_mass, phi(on)) + torch.einsum("rn,rnl->rl", off_mass, phi(off))
     z = z / total[:, None]
-    shifted = {s: _matrix(disc, angle, s * step, phi, z, total) for s in (-1, 1)}
-    moved = ((shifted[1] - shifted[-1]) @ w[..., None])[..., 0] / (2 * step)
+
+    def pulled(turn: Tensor) -> Tensor:  # A w at a filter that is turned on; the weights are held where they were
+        x, mass = disc.sector(angle + turn - half, angle + turn + half)
+        feature = phi(x)
+        mean = feature.mT @ (mass[..., None] * x) / total[:, None, None]
+        heavy = mass * (feature @ z[..., None])[..., 0]
+        a = x.mT @ (heavy[..., None] * x) / total[:, None, None] - mean.mT @ mean
+        return (a @ w[..., None])[..., 0]
+
+    moved = torch.func.jvp(pulled, (torch.zeros_like(angle),), (torch.ones_like(angle),))[1]
     fine, weight = (torch.as_tensor(v) for v in np.polynomial.legendre.leggauss(400))
     along = torch.stack([-angle.sin(), angle.cos()], -1)
     s = fine * c[:, None]
@@ -341,26 +317,6 @@ def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> dict[str, 
     sharp = 2 / 3 * c**3 * pull * p.amax(1)
     bounds = {"printed": c * corrected, "corrected": corrected, "sharp": sharp}
     return bounds | {"plane": exact, "measured": moved.norm(dim=-1), "r": r, "z0": (z * start).sum(1)}
-
-
-def _matrix(
-    disc: Disc, angle: Tensor, turn: float, phi: Callable[[Tensor], Tensor], z: Tensor, total: Tensor
-) -> Tensor:
-    """``A`` at a filter turned by ``turn``, weights held where they were; each sector is on one side of the old plane."""
-    half = math.pi / 2
-    # the half disc of the turned filter: what both share, and the sliver that is new
-    if turn > 0:
-        pieces = (disc.sector(angle + turn - half, angle + half), disc.sector(angle + half, angle + turn + half))
-    else:
-        pieces = (disc.sector(angle - half, angle + turn + half), disc.sector(angle + turn - half, angle - half))
-    mean, square = torch.zeros_like(z)[..., None], torch.zeros_like(disc.quadratic)
-    for x, mass in pieces:
-        feature = phi(x)
-        heavy = mass * (feature @ z[..., None])[..., 0]
-        mean = mean + feature.mT @ (mass[..., None] * x)
-        square = square + x.mT @ (heavy[..., None] * x)
-    out: Tensor = square / total[:, None, None] - mean.mT @ mean / total[:, None, None].square()
-    return out
 
 
 def uniform_ball(size: int, radius: float) -> dict[str, float]:
@@ -458,8 +414,7 @@ def iterate(pop: Population, w: Tensor, steps: int) -> Tensor:
 def correlation(pop: Population, w: Tensor) -> Tensor:
     """``|c(w)|`` for a ReLU at ``w (R, S, d)``: ``(R, S)``."""
     top = torch.linalg.eigh(pop.matrix(w, Activation()))[1][..., -1]
-    out: Tensor = (top * w).sum(-1).abs()
-    return out
+    return (top * w).sum(-1).abs()
 
 
 def _outcome(pop: Population, start: Tensor, gamma: Tensor, c0: Tensor, *, least: float) -> dict[str, Tensor]:
@@ -543,13 +498,3 @@ def certify_points(cloud: Cloud, start: Tensor) -> dict[str, Tensor]:
         mu = 0.5 * (1 + c) / c.square().clamp_min(1e-12) * (values[:, -2] / values[:, -1]).square()
         best = torch.where((cap < margin) & (mu <= gamma), gamma, best)
     return _outcome(cloud, start, best, c0, least=0.98)
-
-
-def nearly_orthogonal(
-    replicas: int, tilt: float, *, patterns: int = 6, size: int = 8, seed: int = 0
-) -> tuple[Cloud, Tensor, Tensor]:
-    r"""Summation models with tilted patterns: the points, the patterns ``(R, M, d)``, and :math:`\|U^T U - I\|_2` ``(R,)``."""
-    u = theory.orthonormal(replicas, patterns, size, seed, tilt=tilt)
-    q = 0.1 + (0.3 - 0.1) * Streams(range(seed, seed + replicas), "rarity").uniform((patterns,), torch.float64)
-    off = torch.linalg.matrix_norm(u @ u.mT - torch.eye(patterns, dtype=u.dtype), ord=2)
-    return theory.summation(q, u), u, off

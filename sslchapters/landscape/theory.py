@@ -156,11 +156,7 @@ def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0) -> Gaps:
     alive = true.flatten(1).norm(dim=1) > 1e-9  # a silent filter has no curvature
     true, fixed = true[alive], fixed[alive]
     values = torch.linalg.eigvalsh(true - fixed) / true.flatten(1).norm(dim=1)[:, None]
-    return {
-        "positive": float(values[:, -1].max()),
-        "broken: sign": float((-values[:, 0]).min()),
-        "instances": float(alive.sum()),
-    }
+    return over_instances({"positive": values[:, -1], "broken: sign": -values[:, 0]})
 
 
 def _hessian(value: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
@@ -201,9 +197,8 @@ def population(replicas: int, seed: int = 0, *, samples: int = 6, views: int = 3
     draw = Streams(range(seed, seed + replicas), "population")
     p = 0.2 + draw.uniform((samples,), torch.float64)
     clean = draw.normal((samples, size))
-    return Population(
-        p / p.sum(-1, keepdim=True), clean, clean[:, :, None] + noise * draw.normal((samples, views, size))
-    )
+    seen = clean[:, :, None] + noise * draw.normal((samples, views, size))
+    return Population(p / p.sum(-1, keepdim=True), clean, seen)
 
 
 def gaussian(clean: Tensor, tau: float) -> Tensor:
@@ -233,8 +228,7 @@ def limit(pop: Population, kernel: Tensor) -> Tensor:
     weight = p[:, :, None] * kernel * p[:, None, :]
     laplacian = torch.diag_embed(weight.sum(1) + weight.sum(2)) - weight - weight.mT
     excess = 0.5 * (weight.sum(1) - weight.sum(2))
-    out: Tensor = 0.5 * b.mT @ laplacian @ b + (excess[..., None, None] * pop.spread).sum(1)
-    return out
+    return 0.5 * b.mT @ laplacian @ b + (excess[..., None, None] * pop.spread).sum(1)
 
 
 def limit_of_features(pop: Population, phi: Tensor) -> Tensor:
@@ -262,8 +256,7 @@ def enumerated(pop: Population, kernel: Tensor, batch: int) -> Tensor:
     chance = pop.p[:, s].prod(-1) / views ** (2 * batch)
     alpha = kernel[:, s[:, :, None], s[:, None, :]]
     g, g2 = pop.views[:, s, v], pop.views[:, s, v2]
-    out: Tensor = (chance[..., None, None] * contrastive_covariance(g, g2, alpha)).sum(1)
-    return out
+    return (chance[..., None, None] * contrastive_covariance(g, g2, alpha)).sum(1)
 
 
 def sampled(pop: Population, kernel: Tensor, batch: int, seed: int = 0) -> Tensor:
@@ -391,8 +384,7 @@ class Cloud:
         gate = act.gate(u)
         h = gate * u
         h = h - (self.p[:, None] * h).sum(-1, keepdim=True)
-        out: Tensor = (self.p[:, None] * gate * h) @ self.x
-        return out
+        return (self.p[:, None] * gate * h) @ self.x
 
     def energy(self, w: Tensor, act: Activation) -> Tensor:
         """Half the variance of the filter's response: ``(R, S)``."""
@@ -423,8 +415,7 @@ def orthonormal(replicas: int, count: int, size: int, seed: int = 0, *, tilt: fl
     draw = Streams(range(seed, seed + replicas), "patterns")
     u = torch.linalg.qr(draw.normal((size, size)))[0][:, :count]
     u = u + tilt * draw.normal((count, size)) / size**0.5
-    out: Tensor = u / u.norm(dim=-1, keepdim=True)
-    return out
+    return u / u.norm(dim=-1, keepdim=True)
 
 
 def scattered(replicas: int, points: int, size: int, seed: int = 0, *, offset: float = 0.0) -> Cloud:
@@ -488,8 +479,7 @@ def blobs(replicas: int, count: int, size: int, seed: int = 0, *, sigma: float =
 def directions(replicas: int, starts: int, size: int, seed: int = 0) -> Tensor:
     """Random unit vectors ``(R, starts, size)``."""
     w = Streams(range(seed, seed + replicas), "directions").normal((starts, size))
-    out: Tensor = w / w.norm(dim=-1, keepdim=True)
-    return out
+    return w / w.norm(dim=-1, keepdim=True)
 
 
 def pattern_gaps(replicas: int = 128, patterns: int = 4, seed: int = 0) -> dict[str, float]:

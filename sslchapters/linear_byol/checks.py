@@ -1,62 +1,13 @@
-"""Formulas against autograd, integration and sampling: the flow, fates, fixed points, ends of random starts, exact moments."""
+"""The theory against the flow integrated: fates of random starts, decoupled units, and which fixed points are stable."""
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
-import torch
 from scipy.integrate import solve_ivp
 
-from sslchapters.checks import Gaps, over_instances, relative
+from sslchapters.checks import Gaps, over_instances
 from sslchapters.linear_byol import instances, theory
-from sslchapters.linear_byol.instances import World
-from sslchapters.linear_byol.theory import UNIT, Array, Modes, Moments, Times, Weights
-
-
-def step_gap(start: Weights, moments: Moments, times: Times = UNIT) -> tuple[float, float]:
-    r"""How a gradient step changes Q, against :math:`\eta^2 (\tau_o \dot W_1 \dot W_1^T - \tau_p \dot W_2^T \dot W_2)`.
-
-    Relative to the change; and the same with the sum of the two in place of their difference.
-    """
-    rate = 0.1
-    step = theory.velocity(start, moments, times)
-    after = Weights(*(part + rate * move for part, move in zip(start, step)))
-    change = theory.balance(after, times) - theory.balance(start, times)
-    two = times.online * step.online @ step.online.swapaxes(1, 2)
-    one = times.predictor * step.predictor.swapaxes(1, 2) @ step.predictor
-    right, wrong = (np.abs(change - rate**2 * part).max() / np.abs(change).max() for part in (two - one, two + one))
-    return float(right), float(wrong)
-
-
-def flow_gaps(replicas: int, seed: int = 0) -> Gaps:
-    """The flow's velocity against autograd on the loss of every pair of views, relative, the worst of ``replicas``."""
-    samples, views = 6, 3
-    rng = np.random.default_rng(seed)
-    outputs, size = 3, 5
-    x = rng.standard_normal((replicas, samples, views, size)) + 2 * rng.standard_normal((replicas, samples, 1, size))
-    mean = x.mean(2)
-    same = np.einsum("rivd,rive->rde", x, x) / (samples * views)
-    cross = np.einsum("rid,rie->rde", mean, mean) / samples
-    w = instances.random_weights(replicas, outputs, size, rng)
-    times = Times(*(rng.uniform(0.3, 3, (replicas, 1, 1)) for _ in range(3)))
-    ours = theory.velocity(w, Moments(same, cross), times)
-    w1, w2, theta = (torch.from_numpy(part).requires_grad_(True) for part in w)
-    data = torch.from_numpy(x)
-    predicted = torch.einsum("rnm,rmd,rivd->rivn", w2, w1, data)
-    goal = torch.einsum("rnd,rivd->rivn", theta.detach(), data)
-    loss = 0.5 * (predicted[:, :, :, None] - goal[:, :, None]).square().sum(-1).mean((1, 2, 3))
-    g1, g2 = torch.autograd.grad(loss.sum(), (w1, w2))
-    truth = Weights(-g1.numpy() / times.online, -g2.numpy() / times.predictor, ours.target)
-    swapped = theory.velocity(w, Moments(same, cross), Times(times.predictor, times.online, times.target))
-    blind = theory.velocity(w, Moments(same, same), times)
-    return over_instances(
-        {
-            "autograd": theory.distance(ours, truth),
-            "broken: one matrix for both": theory.distance(blind, truth),
-            "broken: time constants exchanged": theory.distance(swapped, truth),
-        }
-    )
+from sslchapters.linear_byol.theory import Array, Modes, Moments, Times, Weights
 
 
 def fates(starts: int, seed: int = 0) -> tuple[dict[str, float], dict[str, float]]:
@@ -162,50 +113,6 @@ def _lay(unit: Array, w1: Array, w2: Array, theta: Array) -> Weights:
     return Weights(w1[..., None] * unit, w2[..., None] * np.eye(w2.shape[1]), theta[..., None] * unit)
 
 
-def spectrum_gap(matrix: Array, spectrum: Array) -> Array:
-    """How far ``spectrum (R, N)`` is from that of ``matrix (R, N, N)``, relative to its norm, ``(R,)``.
-
-    The worst of: the least singular value of ``matrix - mu``, for every mu; and the sums of the eigenvalues and of their squares,
-    which count how often each occurs.
-    """
-    size = np.linalg.norm(matrix, axis=(1, 2))
-    shifted = matrix[:, None] - spectrum[..., None, None] * np.eye(matrix.shape[1])
-    off = np.linalg.svd(shifted, compute_uv=False)[..., -1].max(1) / size
-    one = np.abs(np.trace(matrix, axis1=1, axis2=2) - spectrum.sum(1)) / size
-    two = np.abs(np.trace(matrix @ matrix, axis1=1, axis2=2) - np.square(spectrum).sum(1)) / size**2
-    return np.asarray(np.max([off, one, two], axis=0))
-
-
-def fixed_point_gaps(replicas: int, seed: int = 0) -> Gaps:
-    """Velocity at the fixed points in random bases, relative to the size of its terms; and three ways to go wrong."""
-    outputs, size = 3, 6
-    rng = np.random.default_rng(seed)
-    moments = instances.random_moments(replicas, size, rng)
-    found = theory.modes(moments)
-    kept = instances.random_kept(replicas, outputs, size, rng, leading=False)
-    turn, back = np.linalg.qr(rng.standard_normal((2, replicas, outputs, outputs)))[0]
-    basis = (turn * rng.uniform(0.1, 1, (replicas, 1, outputs))) @ back  # of condition 10 at most
-    point = theory.fixed_point(found, kept, basis)
-    wrong = Modes(found.values, np.linalg.inv(found.rows).swapaxes(1, 2))  # the right eigenvectors
-    other = theory.fixed_point(wrong, kept, basis)
-    diagonal = point.predictor * np.eye(outputs)
-
-    def gap(w: Weights) -> Array:
-        terms = [
-            np.abs(w.target @ moments.cross).max((1, 2)),
-            np.abs(w.predictor @ w.online @ moments.same).max((1, 2)),
-        ]
-        return np.asarray(np.abs(theory.error(w, moments)).max((1, 2)) / np.max(terms, axis=0))
-
-    return over_instances(
-        {
-            "fixed": gap(point),
-            "broken: right eigenvectors": gap(other),
-            "broken: predictor cut to its diagonal": gap(point._replace(predictor=diagonal)),
-        }
-    )
-
-
 def verdicts(
     problems: int,
     outputs: int,
@@ -271,54 +178,3 @@ def stable_shares(
         point = _random_point(found, kept, tau, rng, balanced)
         shares.append(float(theory.is_stable(theory.jacobian(point, moments, tau)).mean()))
     return shares[0], shares[1]
-
-
-def moment_gaps(replicas: int, seed: int = 0, *, scrambled: int = 2) -> Gaps:
-    """Multiplicative scrambling on random populations, against the sum over samples and over all sign matrices B.
-
-    Signs have the mean, the variance and the independence that the formulas need, and there are 2^(k^2) of them; so the
-    sum is exact.  The samples are correlated, so that P_c does not commute with their second moments.
-    """
-    samples, size = 8, 5
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((replicas, samples, size)) @ rng.standard_normal((replicas, size, size))
-    basis = np.linalg.qr(rng.standard_normal((replicas, size, scrambled)))[0]
-    signs = np.array(list(itertools.product((-1.0, 1.0), repeat=scrambled**2))).reshape(-1, scrambled, scrambled)
-    many = np.repeat(x, len(signs), axis=1)
-    views = instances.scramble(
-        many, basis, np.broadcast_to(np.tile(signs, (samples, 1, 1)), (replicas, many.shape[1], *signs[0].shape))
-    )
-    mean = views.reshape(replicas, samples, len(signs), size).mean(2)
-    same = views.swapaxes(1, 2) @ views / views.shape[1]
-    cross = mean.swapaxes(1, 2) @ mean / samples
-    data = x.swapaxes(1, 2) @ x / samples
-    found, kept = theory.multiplicative(data, basis), theory.conserved(basis)
-    operator = cross @ np.linalg.inv(same)
-    printed = kept @ data @ kept @ np.linalg.inv(data)
-
-    return over_instances(
-        {
-            "same": relative(found.same, same),
-            "cross": relative(found.cross, cross),
-            "operator": relative(kept, operator),
-            "broken: same is the data's": relative(data, same),
-            "broken: cross is the data's": relative(data, cross),
-            "broken: the printed operator": relative(printed, operator),
-        }
-    )
-
-
-def readout_errors(trained: dict[str, Array], scene: World, shares: Array, seed: int = 0) -> dict[str, Array]:
-    """`readout_error` of each representation, ``(len(shares), R)``, as the label moves from the strong to the faint features.
-
-    shares: of the label's variance that faint features carry, in [0, 1].  Labels are random combinations within each kind.
-    """
-    rng = np.random.default_rng([seed, 4])
-    pick = rng.standard_normal((2, len(scene.data), 2))
-    pick /= np.linalg.norm(pick, axis=-1, keepdims=True)
-    strong, faint = (np.einsum("rdk,rk->rd", part, p) for part, p in zip((scene.strong, scene.faint), pick))
-    tasks = np.sqrt(1 - shares)[:, None, None] * strong + np.sqrt(shares)[:, None, None] * faint
-    return {
-        name: np.stack([theory.readout_error(online, scene.data, task) for task in tasks])
-        for name, online in trained.items()
-    }

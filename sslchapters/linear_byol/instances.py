@@ -113,9 +113,7 @@ def world(kind: str, replicas: int, seed: int = 0) -> World:
 def balanced_start(replicas: int, outputs: int, size: int, rng: np.random.Generator, scale: float = 0.3) -> Weights:
     r"""Random ``W1``, the predictor :math:`(W_1 W_1^T)^{1/2}`, the target ``W1``: Q = 0, no unit on the wrong side."""
     w1 = random_weights(replicas, outputs, size, rng, scale).online
-    values, vectors = np.linalg.eigh(w1 @ w1.swapaxes(1, 2))
-    root = (vectors * np.sqrt(values.clip(0))[:, None]) @ vectors.swapaxes(1, 2)
-    return Weights(w1, root, w1)
+    return Weights(w1, _square_root(w1 @ w1.swapaxes(1, 2)), w1)
 
 
 EXAMPLES: dict[str, tuple[list[float], list[int], list[list[float]]]] = {
@@ -124,8 +122,6 @@ EXAMPLES: dict[str, tuple[list[float], list[int], list[list[float]]]] = {
     "skewed": ([0.95, 0.3, 0.25, 0.2], [0, 1, 2], [[4, 6, -6], [4, 8, -8], [-6, -6, 4]]),
 }
 """Three fixed points that the paper's rule about stability gets wrong, as values, modes and basis; see `example`."""
-
-STARTS = ("balanced", "reflected", "gaussian", "identity")
 
 
 def balanced_basis(found: Modes, kept: Array, times: Times, rng: np.random.Generator) -> Array:
@@ -166,39 +162,6 @@ def example(name: str) -> tuple[Weights, Moments]:
     values, kept, basis = EXAMPLES[name]
     moments = Moments(np.eye(len(values))[None], np.diag(values)[None])
     return theory.fixed_point(theory.modes(moments), np.array([kept]), np.array([basis], dtype=float)), moments
-
-
-def circling(*, commuting: bool = False) -> tuple[Weights, Moments]:
-    r"""A problem (R = 1) of moments that don't commute, and its balanced fixed point of the two leading modes: unstable.
-
-    :math:`\Sigma_s = B B^T` and :math:`\Sigma_d = B\, \mathrm{diag}(h)\, B^T`.
-    commuting: with the lengths of B's columns, made orthogonal, and nothing else changed.
-    """
-    shares, matrix = np.array([0.6, 0.2, 0.1]), np.array([[0.0, 1, 0], [2, -1, 1], [3, 0, 1]])
-    if commuting:
-        matrix = np.diag(np.linalg.norm(matrix, axis=0))
-    cross = (matrix * shares) @ matrix.T
-    moments = Moments((matrix @ matrix.T)[None], 0.5 * (cross + cross.T)[None])
-    found, kept = theory.modes(moments), np.array([[0, 1]])
-    basis = balanced_basis(found, kept, UNIT, np.random.default_rng(0))
-    return theory.fixed_point(found, kept, basis), moments
-
-
-def random_start(kind: str, replicas: int, outputs: int, size: int, rng: np.random.Generator) -> Weights:
-    """Small random weights: "balanced" with the positive root as predictor, "reflected" with a random orthogonal matrix of
-    determinant -1 before that root (still Q = 0), "gaussian" without any order, "identity" with the predictor I.
-    """
-    scale = 0.1
-    if kind == "gaussian":
-        return random_weights(replicas, outputs, size, rng, scale)
-    start = balanced_start(replicas, outputs, size, rng, scale)
-    if kind == "identity":
-        return start._replace(predictor=np.tile(np.eye(outputs), (replicas, 1, 1)))
-    if kind == "reflected":
-        turn = np.linalg.qr(rng.standard_normal((replicas, outputs, outputs)))[0]
-        turn[np.linalg.det(turn) > 0, :, 0] *= -1
-        return start._replace(predictor=turn @ start.predictor)
-    return start
 
 
 # ---------------------------------------------------------------------------------------------------------------------

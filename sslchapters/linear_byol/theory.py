@@ -136,47 +136,27 @@ def collapsed(predictor: Array, size: int) -> Weights:
 def jacobian(weights: Weights, moments: Moments, times: Times = UNIT) -> Array:
     """Derivative of Eqs. 179 to 181 in (W1, W2, Theta), each flattened by rows: ``(R, N, N)`` with ``N = 2nd + n^2``."""
     w1, w2, _ = weights
-    (r, n, d), same, cross = w1.shape, moments.same, moments.cross
-    e, eye, wide = error(weights, moments), np.eye(n), np.eye(d)
-    down, flat = w1 @ same, w1 @ cross
+    n, d = w1.shape[1:]
+    e, eye, wide = error(weights, moments), np.eye(n)[None], np.eye(d)[None]
 
-    def block(*terms: tuple[str, Array, Array]) -> Array:
-        """Sum of outer products of two matrices, laid out as a matrix from (c, e) to (a, b)."""
-        total = sum(np.einsum(f"{indices}->rabce", left, right, optimize=False) for indices, left, right in terms)
-        shape = np.shape(total)
-        return np.reshape(total, (r, shape[1] * shape[2], shape[3] * shape[4]))
+    def kron(a: Array, b: Array) -> Array:  # the matrix of X -> a X b^T
+        return np.asarray(a[:, :, None, :, None] * b[:, None, :, None]).reshape(len(e), a.shape[1] * b.shape[1], -1)
 
-    online = np.concatenate(
-        [
-            block(("rac,reb", -w2.swapaxes(1, 2) @ w2, same)),
-            block(("rca,reb", -w2, down), ("ae,rcb", eye, e)),
-            block(("rca,reb", w2, cross)),
-        ],
-        axis=2,
-    )
-    predictor = np.concatenate(
-        [
-            block(("rac,rbe", -w2, down), ("bc,rae", eye, e)),
-            block(("ac,rbe", eye, -down @ w1.swapaxes(1, 2))),
-            block(("ac,rbe", eye, flat)),
-        ],
-        axis=2,
-    )
-    follow = np.broadcast_to(np.einsum("ac,be->abce", eye, wide).reshape(n * d, n * d), (r, n * d, n * d))
-    target = np.concatenate([follow, np.zeros((r, n * d, n * n)), -follow], axis=2)
+    down = (w1 @ moments.same).swapaxes(1, 2)
+    of_error = np.concatenate([kron(-w2, moments.same), kron(-eye, down), kron(eye, moments.cross)], 2)
+    online, predictor = kron(w2.swapaxes(1, 2), wide) @ of_error, kron(eye, w1) @ of_error
+    target = np.zeros_like(online)
+    first, last = slice(n * d), slice(n * (d + n), None)
+    online[..., n * d : n * (d + n)] += np.einsum("ae,rcb->rabce", eye[0], e).reshape(-1, n * d, n * n)
+    predictor[..., first] += np.einsum("bc,rae->rabce", eye[0], e).reshape(-1, n * n, n * d)
+    target[..., first], target[..., last] = np.eye(n * d), -np.eye(n * d)
     return np.concatenate([1 / time * rows for time, rows in zip(times, (online, predictor, target))], axis=1)
-
-
-def abscissa(matrix: Array) -> tuple[Array, Array]:
-    """Largest real part of the eigenvalues ``(R,)``, and the largest modulus."""
-    values = np.linalg.eigvals(matrix)
-    return values.real.max(-1), np.abs(values).max(-1)
 
 
 def is_stable(matrix: Array) -> Array:
     """Whether no eigenvalue's real part exceeds 1e-8 times the largest modulus, ``(R,)`` of bool."""
-    top, size = abscissa(matrix)
-    return np.asarray(top <= 1e-8 * size)
+    values = np.linalg.eigvals(matrix)
+    return np.asarray(values.real.max(-1) <= 1e-8 * np.abs(values).max(-1))
 
 
 def pair_roots(

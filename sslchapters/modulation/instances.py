@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,13 +44,6 @@ r"""The activations of Figure 9.  The first three satisfy :math:`h(x) = h'(x)\,x
 REFERENCES = ("info_nce", "quadratic")
 
 
-def hidden(x: Tensor, weights: Tensor, activation: str, mean: str, std: str) -> Tensor:
-    """Normalised activations ``(..., N, K, M)`` of ``x (..., N, K, d)``; statistics over the ``N``. ``weights``: ``(..., K,
-    d, M)``."""
-    h = ACTIVATIONS[activation](torch.einsum("...nkd,...kdm->...nkm", x, weights))
-    return batch_normalize(h, mean=mean, std=std, dims=h.ndim - 3)
-
-
 def unit_outputs(
     x: Tensor, weights: Tensor, top: Tensor, *, activation: str, mean: str, std: str, group: str = "view"
 ) -> Tensor:
@@ -59,11 +52,16 @@ def unit_outputs(
     group: BatchNorm's statistics are those of each ``view``, as in the released code, or of the whole ``batch``, as in Eqs.
     164 and 165.
     """
+
+    def hidden(views: Tensor) -> Tensor:
+        h = ACTIVATIONS[activation](torch.einsum("...nkd,...kdm->...nkm", views, weights))
+        return batch_normalize(h, mean=mean, std=std, dims=h.ndim - 3)
+
     one, two = x.unbind(-4)
     if group == "view":
-        parts = [hidden(view, weights, activation, mean, std) for view in (one, two)]
+        parts = [hidden(one), hidden(two)]
     else:
-        parts = list(hidden(torch.cat([one, two], -3), weights, activation, mean, std).chunk(2, dim=-3))
+        parts = list(hidden(torch.cat([one, two], -3)).chunk(2, dim=-3))
     f = torch.stack([torch.einsum("...nkm,...kmo->...no", part, top) for part in parts], -3)
     return functional.normalize(f, dim=-1)
 
@@ -144,20 +142,6 @@ def on_circle(c: float, b: float) -> tuple[Tensor, Tensor]:
     angles = (torch.arange(count, dtype=DTYPE) + 0.37) * (2 * torch.pi / count)  # none on an axis or on an edge
     start = torch.stack([angles.cos(), angles.sin()], 1)
     return angles, winners(start, torch.tensor([b + c, b], dtype=DTYPE), unit=True)
-
-
-def sampled_probabilities(factors: Tensor, samples: int, seed: int) -> Tensor:
-    """Share of ``samples`` draws in which each component wins, ``(R, d)``."""
-    draw = torch.Generator().manual_seed(seed)
-    replicas, d = factors.shape
-    wins, done = torch.zeros(replicas, d, dtype=DTYPE), 0
-    while done < samples:
-        size = min(samples - done, 20_000)
-        y = 2 * torch.rand(replicas, size, d, generator=draw, dtype=DTYPE) - 1
-        best = (y + factors[:, None]).argmax(-1, keepdim=True)
-        wins += torch.zeros_like(y).scatter(2, best, (y.gather(2, best) > 0).to(DTYPE)).sum(1)
-        done += size
-    return wins / samples
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -262,41 +246,6 @@ class World:
         """The same sequences cut down to place ``k``, as a world of one field; its generators fix the token or leave a wildcard."""
         one = slice(k, k + 1)
         return World(self.allowed[:, one], self.generators[:, :, one].contiguous(), self.lengths)
-
-
-def make_world(
-    seeds: Sequence[int],
-    candidates: Sequence[int],
-    *,
-    fields: int = 10,
-    tokens: int = 20,
-    generators: int = 40,
-    fixed: int = 5,
-    zeta: Sequence[float] | None = None,
-) -> World:
-    r"""One world a replica: replica ``r`` has ``candidates[r]`` tokens in each :math:`R_k^g` and draws from streams of
-    ``seeds[r]``.
-
-    Generators are drawn independently, so they may repeat.  The first half of the tokens has length :math:`1/\zeta`, the
-    others :math:`\zeta`.  With one seed, worlds of different ``candidates`` fix the same places, and their :math:`R_k^g` are
-    nested.
-    """
-    zeta = [1.0] * len(seeds) if zeta is None else zeta
-    streams, size = Streams(seeds, "generators"), torch.tensor(candidates)
-    order = streams.uniform((fields, tokens), torch.float64).argsort(
-        -1
-    )  # the first P of a place's order are its subset
-    rank = order.argsort(-1)
-    places = streams.uniform((generators, fields), torch.float64).argsort(-1).argsort(-1) < fixed
-    picked = (streams.uniform((generators, fields), torch.float64) * size[:, None, None]).long()
-    token = order.gather(2, picked.mT).mT
-    length = torch.tensor(zeta, dtype=torch.float64)[:, None]
-    half = torch.arange(tokens) < tokens // 2
-    return World(
-        allowed=rank < size[:, None, None],
-        generators=torch.where(places, token, WILDCARD),
-        lengths=torch.where(half, 1 / length, length),
-    )
 
 
 def draw_pairs(world: World, streams: Streams, batch: int, steps: int = 1) -> Tensor:

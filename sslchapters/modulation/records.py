@@ -24,35 +24,31 @@ ZETAS = (2.0, 5.0, 10.0)
 """Figure 11's lengths."""
 
 
-def curves(name: str) -> dict[str, TableCell]:
-    """The curves of a figure, or the columns of Table 1: what a cell is at ``P = 1`` and :math:`\\beta = 1`, by its label."""
-    if name == "C-Tab1":
-        return {label: TableCell(mean=mean, std=std, zeta=10.0) for label, (mean, std) in PARTS.items()}
-    if name == "C-Fig4":
-        kinds = {"InfoNCE": "info_nce", "quadratic loss": "quadratic"}
-        return {
-            f"{a}, {label}": TableCell(activation=a, loss=kind)
-            for label, kind in kinds.items()
-            for a in ("linear", "relu")
-        }
-    if name in ("C-Fig9", "C-Fig10"):
-        return {
-            a.replace("_", " "): TableCell(activation=a, loss="info_nce" if name == "C-Fig9" else "quadratic")
-            for a in ACTIVATIONS
-        }
-    if name == "C-Fig11":
-        plain, normed = TableCell(mean="omit", std="omit"), TableCell()
-        labels = {"BN": normed, "no BN": plain}
-        return {f"{label}, ζ = {z:g}": replace(cell, zeta=z) for z in ZETAS for label, cell in labels.items()}
-    assert name == "C-Fig5"
-    return {a: TableCell(activation=a) for a in ("relu", "linear")}
+NORMS = {"BN": ("normal", "detach"), "no BN": ("omit", "omit")}
+
+CURVES = {
+    "C-Tab1": {label: TableCell(mean=mean, std=std, zeta=10.0) for label, (mean, std) in PARTS.items()},
+    "C-Fig4": {
+        f"{a}, {label}": TableCell(activation=a, loss=kind)
+        for label, kind in {"InfoNCE": "info_nce", "quadratic loss": "quadratic"}.items()
+        for a in ("linear", "relu")
+    },
+    "C-Fig9": {a.replace("_", " "): TableCell(activation=a) for a in ACTIVATIONS},
+    "C-Fig10": {a.replace("_", " "): TableCell(activation=a, loss="quadratic") for a in ACTIVATIONS},
+    "C-Fig11": {
+        f"{label}, ζ = {z:g}": TableCell(mean=mean, std=std, zeta=z)
+        for z in ZETAS
+        for label, (mean, std) in NORMS.items()
+    },
+    "C-Fig5": {a: TableCell(activation=a) for a in ("relu", "linear")},
+}
+"""The curves of a figure, and the columns of Table 1: what a cell is at ``P = 1`` and :math:`\\beta = 1`, by its label."""
 
 
 def cells(name: str) -> dict[tuple[int, int, str], TableCell]:
     """All cells of a table or figure, by :math:`\\beta`, ``P`` and label; Figure 5 has :math:`\\beta = 5` and ``P = 3`` alone."""
     sizes = [(5, 3)] if name == "C-Fig5" else [(beta, p) for beta in BETAS for p in PATTERNS]
-    made = curves(name)
-    return {(b, p, label): replace(cell, beta=b, patterns=p) for b, p in sizes for label, cell in made.items()}
+    return {(b, p, label): replace(cell, beta=b, patterns=p) for b, p in sizes for label, cell in CURVES[name].items()}
 
 
 def recorded_trials(values: Mapping[str, Any] | Record, name: str, variant: str, score: str) -> Tensor:

@@ -14,27 +14,27 @@ arithmetic, and nothing is approximated.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from sslbook._random import Streams
 from sslchapters.enumerated import Images
 from sslchapters.modulation.instances import (
+    ACTIVATIONS,
     REFERENCES,
-    SLOPE,
+    WILDCARD,
     World,
     contrastive_loss,
     draw_pairs,
     four_fields,
-    make_world,
     printed_factor,
     random_crops,
     unit_outputs,
@@ -47,54 +47,14 @@ from sslchapters.sweep import sweep
 Segments = Sequence[tuple[str, slice]]
 """Replicas in a row that share a kind of activation or of loss, in order."""
 
-
-@dataclass(frozen=True)
-class Norms:
-    """For each replica, ``(R, 1, 1, 1, 1)``, whether a statistic is used forward, and whether the gradient flows through it.
-
-    plain: whether every replica subtracts the mean.
-    """
-
-    mean: Tensor
-    std: Tensor
-    through_mean: Tensor
-    through_std: Tensor
-    plain: bool
+Look = tuple[Tensor, Tensor]
+"""Where the samples of one minibatch find their rows in tables ``(R, K, S, d, ...)``, with ``S`` groups of samples that have
+statistics of their own, 2 (the views) or 1: the row of each sample and field, ``(R * 2 * B, K)``; and how often each token occurs
+in its group, ``(R, K, S, d)``."""
 
 
-def norms(modes: Sequence[tuple[str, str]], dtype: torch.dtype, device: torch.device | str = "cpu") -> Norms:
-    """From the modes of mean and deviation, ``normal``, ``detach`` or ``omit``, as in :mod:`sslbook.networks.batchnorm`."""
-
-    def flags(which: int, *allowed: str) -> Tensor:
-        chosen = torch.tensor([float(pair[which] in allowed) for pair in modes], dtype=dtype)
-        return chosen.view(-1, 1, 1, 1, 1).to(device)
-
-    forward, backward = ("normal", "detach"), ("normal",)
-    plain = all(mean in forward for mean, _ in modes)
-    return Norms(flags(0, *forward), flags(1, *forward), flags(0, *backward), flags(1, *backward), plain)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Which rows of the tables the samples read
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """Where the samples of one minibatch find their rows in a table ``(R, K, S, d, ...)``, and the inverse.
-
-    S: groups of samples with statistics of their own, 2 (the views) or 1.
-    rows: ``(R * 2 * B, K)``, the row of each sample and field.  samples, starts: for each row in turn, the samples that read it.
-    shares: ``(R, K, S, d)``, how often a token occurs in its group.
-    """
-
-    rows: Tensor
-    samples: Tensor
-    starts: Tensor
-    shares: Tensor
-
-
-def lookups(tokens: Tensor, count: int, group: str, dtype: torch.dtype) -> list[Lookup]:
-    """One :class:`Lookup` a step, from ``tokens (R, steps, 2, B, K)`` of ``count`` kinds; one sort serves all steps."""
+def lookups(tokens: Tensor, count: int, group: str, dtype: torch.dtype) -> list[Look]:
+    """One :data:`Look` a step, from ``tokens (R, steps, 2, B, K)`` of ``count`` kinds."""
     replicas, steps, views, batch, fields = tokens.shape
     groups = views if group == "view" else 1
     cells = replicas * fields * groups * count
@@ -102,77 +62,23 @@ def lookups(tokens: Tensor, count: int, group: str, dtype: torch.dtype) -> list[
     part = torch.arange(views, device=tokens.device).view(views, 1) * (count if groups > 1 else 0)
     rows = tokens.transpose(0, 1) + (base[:, :, None] + part).view(replicas, views, 1, fields)
     rows = rows.reshape(steps, -1, fields)
-    samples, starts, counts = (_sorted_here if tokens.device.type == "cpu" else sorted_there)(rows, cells)
-    shares = (counts.to(dtype) / (batch * views // groups)).view(steps, replicas, fields, groups, count)
-    return [Lookup(*parts) for parts in zip(rows, samples, starts, shares)]
+    step = torch.arange(steps, device=tokens.device).view(-1, 1, 1) * cells
+    counts = torch.bincount((rows + step).flatten(), minlength=steps * cells).to(dtype)
+    shares = (counts / (batch * views // groups)).view(steps, replicas, fields, groups, count)
+    return list(zip(rows, shares))
 
 
-def _sorted_here(rows: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`sorted_there`, many times faster on a processor."""
-    steps, count, fields = rows.shape
-    offset = torch.arange(steps).view(-1, 1, 1) * cells
-    flat = (rows + offset).flatten().numpy()
-    ones, pointers = np.ones(len(flat), np.uint8), np.arange(0, len(flat) + 1, fields)
-    matrix = sparse.csr_matrix((ones, flat, pointers), shape=(len(pointers) - 1, steps * cells)).tocsc()
-    samples = torch.from_numpy(matrix.indices % count).long().view(steps, -1)
-    edges = torch.from_numpy(matrix.indptr).long()
-    counts = edges.diff().view(steps, cells)
-    return samples, edges[:-1].view(steps, cells) - edges[:-1:cells, None], counts
-
-
-def sorted_there(rows: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The samples that read each row of a table in turn, where a row's begin, and how many they are; a line a step.
-
-    ``rows (steps, samples, K)`` below ``cells`` to ``(steps, samples * K)`` and twice ``(steps, cells)``; nothing is read back.
-    """
-    flat = rows.flatten(1)
-    samples = flat.argsort(dim=1, stable=True) // rows.shape[2]
-    counts = torch.zeros(len(rows), cells, dtype=torch.long, device=rows.device)
-    counts.scatter_add_(1, flat, torch.ones_like(flat))
-    return samples, counts.cumsum(1) - counts, counts
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Forward and backward
-
-
-def activate(h: Tensor, segments: Segments) -> tuple[Tensor, Tensor | None]:
-    """Activations of ``(R, ...)`` and their derivatives, each replica's by its own kind; no derivative where all are linear."""
-    if len(segments) == 1:
-        return _activation(h, segments[0][0])
-    value, slope = torch.empty_like(h), torch.empty_like(h)
-    for kind, part in segments:
-        value[part], found = _activation(h[part], kind)
-        slope[part] = 1.0 if found is None else found
-    return value, slope
-
-
-def _activation(h: Tensor, kind: str) -> tuple[Tensor, Tensor | None]:
-    if kind == "linear":
-        return h, None
-    if kind == "relu":
-        return h.clamp_min(0), (h > 0).to(h.dtype)
-    if kind == "leaky_relu":
-        slope = (h > 0).to(h.dtype).mul_(1 - SLOPE).add_(SLOPE)
-        return h * slope, slope
-    if kind == "quadratic":
-        return h * h, 2 * h
-    if kind != "sigmoid":  # a reader's own setting comes here
-        raise ValueError(f"activation must be linear, relu, leaky_relu, quadratic or sigmoid, got {kind!r}")
-    s = torch.sigmoid(h)
-    return s, s * (1 - s)
-
-
-def _gradient_in_outputs(z: Tensor, segments: Segments, tau: float, factors: dict[str, float]) -> Tensor:
-    """Gradient of each replica's loss in its unit outputs ``(R, 2, B, O)``; ``factors``: what to multiply a kind of loss by."""
-    if len(segments) == 1:
-        kind = segments[0][0]
-        return _info_nce(z, tau, factors[kind]) if kind == "info_nce" else _quadratic(z, tau, factors[kind])
-    parts = [_gradient_in_outputs(z[part], [(kind, slice(None))], tau, factors) for kind, part in segments]
-    return torch.cat(parts)
+def activate(h: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+    """Activations of ``(R, ...)`` and their derivatives, each replica's by its own kind."""
+    with torch.enable_grad():
+        leaf = h.detach().requires_grad_()
+        value = torch.cat([ACTIVATIONS[kind](leaf[part]) for kind, part in segments])
+        (slope,) = torch.autograd.grad(value.sum(), leaf)
+    return value.detach(), slope
 
 
 def _info_nce(z: Tensor, tau: float, factor: float) -> Tensor:
+    """Gradient of each replica's loss, times ``factor``, in its unit outputs ``(R, 2, B, O)``."""
     one, two = z.unbind(1)
     scale = factor / (tau * z.shape[2])
     s = torch.bmm(one, one.mT)
@@ -194,58 +100,66 @@ def _quadratic(z: Tensor, tau: float, factor: float) -> Tensor:
     return torch.stack([far - two * (scale / batch), one * (-scale / batch)], 1)
 
 
+GRADIENTS = {"info_nce": _info_nce, "quadratic": _quadratic}
+
+
 @dataclass(frozen=True)
 class Settings:
-    """What does not change from step to step: kinds of activation and loss by replica, norms, temperature."""
+    """What does not change from step to step.
+
+    activations, losses: by replica.  norms: whether the mean and the deviation are used, and whether the gradient flows through
+    each, 0 or 1, ``(4, R, 1, 1, 1, 1)``.  tau: the temperature.  factors: what a kind of loss is multiplied by.  lengths: of the
+    tokens' vectors, ``(R, 1, d, 1)``.
+    """
 
     activations: Segments
     losses: Segments
-    norms: Norms
+    norms: Tensor
     tau: float
     factors: dict[str, float]
-    lengths: Tensor | None = None
-    """``(R, 1, d, 1)``, of the tokens' vectors; None where all are 1."""
+    lengths: Tensor
     eps: float = 1e-5
 
 
-def gradients(weights: Tensor, top: Tensor, look: Lookup, how: Settings) -> tuple[Tensor, Tensor]:
+def gradients(weights: Tensor, top: Tensor, look: Look, how: Settings) -> tuple[Tensor, Tensor]:
     """Gradients of each replica's loss in ``weights (R, K, d, M)`` and ``top (R, K, M, O)``, for one minibatch."""
     replicas, fields, count, filters = weights.shape
-    width = top.shape[3]
-    groups, parts = look.shares.shape[2], replicas * fields
-    shares, chosen = look.shares, how.norms
+    rows, shares = look
+    width, groups, parts = top.shape[3], shares.shape[2], replicas * fields
+    with_mean, with_std, through_mean, through_std = how.norms
     # a token's row of W_k is its filters' responses; statistics are sums over rows, as often as each token occurs
-    h = weights if how.lengths is None else weights * how.lengths
-    a, slope = activate(h, how.activations)
+    a, slope = activate(weights * how.lengths, how.activations)
     mean = torch.bmm(shares.view(parts, groups, count), a.view(parts, count, filters))
     mean = mean.view(replicas, fields, groups, 1, filters)
     centred = a.unsqueeze(2) - mean
     flat = centred.square().view(parts * groups, count, filters)
     variance = torch.bmm(shares.view(-1, 1, count), flat).view_as(mean)
-    inverse = torch.rsqrt(variance.add_(how.eps))
-    inverse = 1 + chosen.std * (inverse - 1)  # 1 where the deviation is omitted
+    inverse = 1 + with_std * (torch.rsqrt(variance + how.eps) - 1)  # 1 where the deviation is omitted
     unit = centred * inverse  # what BatchNorm's backward pass projects on, also where the mean is not subtracted
-    y = unit if chosen.plain else (a.unsqueeze(2) - chosen.mean * mean) * inverse
+    y = (a.unsqueeze(2) - with_mean * mean) * inverse
     y2, top2 = y.view(parts, groups * count, filters), top.view(parts, filters, width)
-    table = torch.bmm(y2, top2)
+    table = torch.bmm(y2, top2).view(-1, width)
     # a sample's output is the sum of K rows of the table; its loss is a function of that output's direction alone
-    f = embedding_bag(look.rows, table.view(-1, width), mode="sum")
+    f = embedding_bag(rows, table, mode="sum")
     length = torch.linalg.vector_norm(f, dim=1, keepdim=True).clamp_min_(1e-12)
     z = f / length
-    grad = _gradient_in_outputs(z.view(replicas, 2, -1, width), how.losses, how.tau, how.factors).view_as(z)
+    outputs = z.view(replicas, 2, -1, width)
+    grad = torch.cat([GRADIENTS[kind](outputs[part], how.tau, how.factors[kind]) for kind, part in how.losses]).view_as(
+        z
+    )
     grad = (grad - (grad * z).sum(1, keepdim=True) * z).div_(length)
     # the same lookup in reverse: a row's gradient is the sum over the samples that read it
-    down = embedding_bag(look.samples, grad, look.starts, mode="sum").view(parts, groups * count, width)
+    down = torch.zeros_like(table)
+    for of_field in rows.unbind(1):
+        down.index_add_(0, of_field, grad)
+    down = down.view(parts, groups * count, width)
     in_top = torch.bmm(y2.mT, down).view_as(top)
     back = torch.bmm(down, top2.mT).view_as(centred).mul_(inverse)
     # Eq. 12 of [tian2021iclr] and its like for the deviation, each if the gradient flows through that statistic
-    through_mean = chosen.mean * chosen.through_mean * back.sum(3, keepdim=True)
-    through_std = chosen.std * chosen.through_std * (back * y).sum(3, keepdim=True)
-    back = back - shares.unsqueeze(-1) * (through_mean + unit * through_std)
-    in_weights = back.sum(2) if groups > 1 else back.squeeze(2)
-    if slope is not None:
-        in_weights = in_weights * slope
-    return (in_weights if how.lengths is None else in_weights * how.lengths), in_top
+    by_mean = through_mean * back.sum(3, keepdim=True)
+    by_std = through_std * (back * y).sum(3, keepdim=True)
+    back = back - shares.unsqueeze(-1) * (by_mean + unit * by_std)
+    return back.sum(2) * slope * how.lengths, in_top
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -306,16 +220,11 @@ default)."""
 Replica = tuple[TableCell, int]
 
 
-@dataclass
-class State:
-    """Weights of ``R`` replicas of one shape, ``(R, K, d, M)`` and ``(R, K, M, O)``, with their momenta."""
+class State(NamedTuple):
+    """Weights of ``R`` replicas of one shape, ``(R, K, d, M)`` and ``(R, K, M, O)``."""
 
     weights: Tensor
     top: Tensor
-    momenta: tuple[Tensor, Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.momenta = (torch.zeros_like(self.weights), torch.zeros_like(self.top))
 
 
 def initial_state(protocol: TokenRun, seeds: Sequence[int], filters: int, dtype: torch.dtype = torch.float32) -> State:
@@ -328,33 +237,42 @@ def initial_state(protocol: TokenRun, seeds: Sequence[int], filters: int, dtype:
 
 
 def world_of(protocol: TokenRun, replicas: Sequence[Replica]) -> World:
-    """The worlds of the replicas, by their seeds."""
-    cells, seeds = [cell for cell, _ in replicas], [seed for _, seed in replicas]
-    return make_world(
-        seeds,
-        [cell.patterns for cell in cells],
-        fields=protocol.fields,
-        tokens=protocol.tokens,
-        generators=protocol.generators,
-        fixed=protocol.fixed,
-        zeta=[cell.zeta for cell in cells],
+    r"""One world a replica, with as many tokens in each :math:`R_k^g` as its cell says, from streams of its seed.
+
+    Generators are drawn independently, so they may repeat.  The first half of the tokens has length :math:`1/\zeta`, the
+    others :math:`\zeta`.  With one seed, worlds of different cells fix the same places, and their :math:`R_k^g` are nested.
+    """
+    cells, streams = [cell for cell, _ in replicas], Streams([seed for _, seed in replicas], "generators")
+    size = torch.tensor([cell.patterns for cell in cells])[:, None, None]
+    fields, tokens, shape = protocol.fields, protocol.tokens, (protocol.generators, protocol.fields)
+    order = streams.uniform((fields, tokens), torch.float64).argsort(
+        -1
+    )  # the first P of a place's order are its subset
+    places = streams.uniform(shape, torch.float64).argsort(-1).argsort(-1) < protocol.fixed
+    picked = (streams.uniform(shape, torch.float64) * size).long()
+    token = order.gather(2, picked.mT).mT
+    length = torch.tensor([cell.zeta for cell in cells], dtype=torch.float64)[:, None]
+    return World(
+        allowed=order.argsort(-1) < size,
+        generators=torch.where(places, token, WILDCARD),
+        lengths=torch.where(torch.arange(tokens) < tokens // 2, 1 / length, length),
     )
 
 
 def settings_of(protocol: TokenRun, replicas: Sequence[Replica], world: World, dtype: torch.dtype) -> Settings:
     """Kinds of activation, loss and BatchNorm by replica; it costs least where replicas of a kind lie side by side."""
     cells = [cell for cell, _ in replicas]
-    even = bool((world.lengths == 1).all())
+    norms = [[c.mean != "omit", c.std != "omit", c.mean == "normal", c.std == "normal"] for c in cells]
     return Settings(
         activations=_segments([cell.activation for cell in cells]),
         losses=_segments([cell.loss for cell in cells]),
-        norms=norms([(cell.mean, cell.std) for cell in cells], dtype, world.lengths.device),
+        norms=torch.tensor(norms, dtype=dtype, device=world.lengths.device).T.reshape(4, -1, 1, 1, 1, 1),
         tau=protocol.tau,
         factors={
             loss: printed_factor(loss, protocol.tau, protocol.batch) if protocol.form == "printed" else 1.0
             for loss in REFERENCES
         },
-        lengths=None if even else world.lengths.to(dtype)[:, None, :, None],
+        lengths=world.lengths.to(dtype)[:, None, :, None],
     )
 
 
@@ -369,65 +287,42 @@ BLOCK = 16
 
 
 @torch.no_grad()
-def train_tokens(
+def train_course(
     protocol: TokenRun,
     replicas: Sequence[Replica],
+    at: Sequence[int],
     *,
-    dtype: torch.dtype = torch.float32,
     world: World | None = None,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-) -> tuple[State, World]:
+) -> tuple[list[State], World]:
     """Train replicas with one number of filters, side by side; replica ``r`` draws from streams of its seed alone.
 
-    world: in place of the one that the seeds draw, such as a single place of it.
+    at: the states that are returned, after so many minibatches each, in increasing order; 0 is the start.  world: in place of the
+    one that the seeds draw, such as a single place of it.
     """
-    world, state = _start(protocol, replicas, dtype, world, device)
-    for _ in _descent(protocol, replicas, state, world):
-        pass
-    return state, world
-
-
-@torch.no_grad()
-def train_course(
-    protocol: TokenRun, replicas: Sequence[Replica], at: Sequence[int], *, world: World | None = None
-) -> tuple[list[State], World]:
-    """The same training, looked at on the way: the state after each of ``at`` minibatches, in increasing order, 0 the start."""
-    world, state = _start(protocol, replicas, torch.float32, world, "cpu")
-    steps = itertools.chain([0], _descent(protocol, replicas, state, world))
-    passing = itertools.islice(steps, at[-1] + 1)
-    return [State(state.weights.clone(), state.top.clone()) for done in passing if done in at], world
-
-
-def _start(
-    protocol: TokenRun, replicas: Sequence[Replica], dtype: torch.dtype, world: World | None, device: torch.device | str
-) -> tuple[World, State]:
-    world = world_of(protocol, replicas) if world is None else world
-    state = initial_state(protocol, [seed for _, seed in replicas], replicas[0][0].filters, dtype)
-    return world.to(device), State(state.weights.to(device), state.top.to(device))
-
-
-def _descent(protocol: TokenRun, replicas: Sequence[Replica], state: State, world: World) -> Iterator[int]:
-    """Change ``state`` in place, and count the minibatches done."""
-    dtype = state.weights.dtype
-    how, streams = settings_of(protocol, replicas, world, dtype), Streams([seed for _, seed in replicas], "pairs")
-    for done in range(0, protocol.steps, BLOCK):
-        pairs = draw_pairs(world, streams, protocol.batch, min(BLOCK, protocol.steps - done))
+    world, seeds = (world_of(protocol, replicas) if world is None else world).to(device), [s for _, s in replicas]
+    now = State(*(part.to(device) for part in initial_state(protocol, seeds, replicas[0][0].filters, dtype)))
+    momenta = [torch.zeros_like(part) for part in now]
+    how, streams = settings_of(protocol, replicas, world, dtype), Streams(seeds, "pairs")
+    states = [State(*(part.clone() for part in now))] if 0 in at else []
+    for done in range(0, at[-1], BLOCK):
+        pairs = draw_pairs(world, streams, protocol.batch, min(BLOCK, at[-1] - done))
         for number, look in enumerate(lookups(pairs, protocol.tokens, protocol.group, dtype), done + 1):
-            grads = gradients(state.weights, state.top, look, how)
-            for parameter, momentum, grad in zip((state.weights, state.top), state.momenta, grads, strict=True):
+            for parameter, momentum, grad in zip(now, momenta, gradients(*now, look, how), strict=True):
                 momentum.mul_(protocol.momentum).add_(grad).add_(parameter, alpha=protocol.decay)
                 parameter.sub_(momentum, alpha=protocol.rate)
-            yield number
+            if number in at:
+                states.append(State(*(part.clone() for part in now)))
+    return states, world
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Many cells on all cores
 
 CACHE = 8e6
-"""Bytes of the arrays that a step of a chunk of replicas goes through: past this, chunks gain nothing by being longer."""
-
-MEMORY = 4e9
-"""The same of a GPU, where a step costs its kernels' launches: one chunk for each number of filters."""
+"""Bytes of the arrays that a step of a chunk of replicas goes through: past this, chunks gain nothing by being longer.  On a GPU,
+where a step costs its kernels' launches, there is one chunk for each number of filters."""
 
 
 def train_cells(
@@ -446,13 +341,13 @@ def train_cells(
     Cells of equal shape train together, like beside like, in chunks that fit a processor's cache.
     processes, parts: see :func:`sslchapters.sweep.sweep`.  What comes back lies on the CPU.
     """
-    memory = CACHE if torch.device(device).type == "cpu" else MEMORY
+    small = torch.device(device).type == "cpu"
     found = sweep(
         partial(_train_chunk, protocol, keep=keep, device=device),
         sorted(cells, key=lambda cell: (cell.loss, cell.activation, cell.zeta != 1)),
         seeds,
         alike=lambda cell: cell.filters,
-        most=lambda cell: round(memory / _bytes(protocol, cell.filters)),
+        most=lambda cell: round(CACHE / _bytes(protocol, cell.filters)) if small else math.inf,
         cost=lambda cell: 4 + cell.filters / 10,
         processes=processes,
         keep=parts,
@@ -463,7 +358,7 @@ def train_cells(
 def _train_chunk(
     protocol: TokenRun, replicas: Sequence[Replica], keep: bool, device: torch.device | str
 ) -> dict[str, Tensor]:
-    state, world = train_tokens(protocol, replicas, device=device)
+    (state,), world = train_course(protocol, replicas, [protocol.steps], device=device)
     linear = torch.tensor([cell.activation == "linear" for cell, _ in replicas])
     found = scores(state.weights.double(), world, linear)
     kept = {"weights": state.weights, "allowed": world.allowed} if keep else {}
@@ -524,59 +419,34 @@ def _mean_over(values: Tensor, chosen: Tensor) -> Tensor:
     return means.nanmean(-1)
 
 
-@dataclass(frozen=True)
-class PatchRun:
-    r"""Appendix E.3 of [tian2023], and what it leaves open as the released code has it.
+def train_filters(data: Images, strength: float, steps: int, seeds: list[int]) -> Tensor:
+    r"""Filters of image quarters after ``steps`` minibatches of eight, ``(R, 4, M, S/2, S/2)``: Appendix E.3 of [tian2023], and
+    what it leaves open as the released code has it.
 
-    strength: crops cover ``[1 - strength, 1]`` of the image's area with sides in the ratio ``[1 - strength, 1 + strength]``,
-    as in the text for 1/2; 0 takes the image as it is, and the pair is equal.
+    There are :math:`M = 10 \beta` ReLU filters in each field, :math:`\beta = 5`; outputs and optimiser are those of
+    :class:`TokenRun`.  strength: crops cover ``[1 - strength, 1]`` of the image's area with sides in the ratio ``[1 - strength,
+    1 + strength]``, as in the text for 1/2; 0 takes the image as it is, and the pair is equal.  Every replica draws images and
+    crops from streams of its seed; images come in passes, each in a random order of its own, as far as whole minibatches go.
     """
-
-    beta: int = 5
-    classes: int = 10
-    outputs: int = 50
-    batch: int = 8
-    steps: int = 50_000
-    rate: float = 0.02
-    momentum: float = 0.9
-    decay: float = 5e-3
-    tau: float = 0.1
-    strength: float = 0.0
-    activation: str = "relu"
-
-    @property
-    def filters(self) -> int:
-        """In each field: :math:`M = 10\\beta`, ten for the classes."""
-        return self.beta * self.classes
-
-
-def train_filters(data: Images, protocol: PatchRun, seeds: list[int]) -> Tensor:
-    """Filters after training, ``(R, 4, M, S/2, S/2)``; every replica draws images and crops from streams of its seed.
-
-    Images come in passes, each in a random order of its own, as far as whole minibatches go.
-    """
-    pixels = data.pixels[:, 0]
-    side, batch = pixels.shape[-1] // 2, protocol.batch
+    pixels, how = data.pixels[:, 0], TokenRun()
+    side, batch, m = pixels.shape[-1] // 2, 8, 50
     starts, order, crops = (Streams(seeds, name) for name in ("weights", "order", "crops"))
-    d, m, o = side**2, protocol.filters, protocol.outputs
+    d = side**2
     w = starts.uniform((4, d, m)).mul_(2).sub_(1).div_(d**0.5).requires_grad_()
-    v = starts.uniform((4, m, o)).mul_(2).sub_(1).div_((4 * m) ** 0.5).requires_grad_()
-    optimizer = torch.optim.SGD([w, v], protocol.rate, protocol.momentum, weight_decay=protocol.decay)
+    v = starts.uniform((4, m, how.outputs)).mul_(2).sub_(1).div_((4 * m) ** 0.5).requires_grad_()
+    optimizer = torch.optim.SGD([w, v], how.rate, how.momentum, weight_decay=how.decay)
     a_pass = len(pixels) // batch
     queue = torch.empty(0)
-    for step in range(protocol.steps):
+    for step in range(steps):
         if step % a_pass == 0:
             queue = order.uniform((len(pixels),)).argsort(1)
         at = step % a_pass * batch
         chosen = pixels[queue[:, at : at + batch]]
-        if protocol.strength:
-            pair = [random_crops(chosen, crops, protocol.strength) for _ in range(2)]
-        else:
-            pair = [chosen, chosen]
+        pair = [random_crops(chosen, crops, strength) if strength else chosen for _ in range(2)]
         x = four_fields(torch.stack(pair, 1))
-        z = unit_outputs(x, w, v, activation=protocol.activation, mean="normal", std="detach")
+        z = unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
         optimizer.zero_grad()
-        contrastive_loss(z, "info_nce", "released", protocol.tau).sum().backward()
+        contrastive_loss(z, "info_nce", "released", how.tau).sum().backward()
         optimizer.step()
     filters: Tensor = w.detach().mT.unflatten(-1, (side, side))
     return filters
@@ -590,8 +460,7 @@ def roughness(filters: Tensor) -> Tensor:
     """
     centred = filters - filters.mean((-2, -1), keepdim=True)
     pairs = centred.diff(dim=-1).square().sum((-2, -1)) + centred.diff(dim=-2).square().sum((-2, -1))
-    size = centred.square().sum((-2, -1))
-    return torch.where(size > 0, pairs / size.clamp_min(1e-30), 0.0)
+    return pairs / centred.square().sum((-2, -1)).clamp_min(1e-30)
 
 
 def living(filters: Tensor) -> Tensor:
@@ -602,12 +471,6 @@ def living(filters: Tensor) -> Tensor:
     lengths = filters.flatten(-2).norm(dim=-1)
     alive: Tensor = lengths > 0.05 * lengths.amax((-2, -1), keepdim=True)
     return alive
-
-
-def mean_of(values: Tensor, chosen: Tensor) -> Tensor:
-    """Mean of ``values (R, 4, M)`` over the ``chosen`` of all fields, ``(R,)``."""
-    total: Tensor = (values * chosen).sum((1, 2)) / chosen.sum((1, 2))
-    return total
 
 
 def likeness(filters: Tensor, chosen: Tensor | None = None) -> Tensor:

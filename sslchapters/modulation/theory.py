@@ -109,12 +109,6 @@ def parts(population: Population) -> Parts:
     return Parts(torch.einsum("rc,rckpq->rkpq", population.prior, spread), means)
 
 
-def block_diagonal(blocks: Tensor) -> Tensor:
-    """``(R, K, p, p)`` on the diagonal of ``(R, K p, K p)``."""
-    r, k, p, _ = blocks.shape
-    return torch.einsum("rkpq,kl->rkplq", blocks, torch.eye(k, dtype=blocks.dtype)).reshape(r, k * p, k * p)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Theorem 5 and Corollary 3: two classes, one filter a field
 

@@ -2,6 +2,7 @@ r"""The operator of a loss of inner products against autograd, on random network
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -119,16 +120,16 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     distances: list[Loss] = [partial(of_distances, loss=name, **numbers) for name, numbers in _OF_DISTANCES.items()]
     diagonal_free: list[Loss] = [batch.spectral_contrastive, _find_partner]
     cosines = [LOSSES[name] for name in LOSSES if name != "spectral_contrastive"]
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = defaultdict(list)
     for s in instance_seeds(networks, seed):
         draw = torch.Generator().manual_seed(s)
         z = torch.randn(SAMPLES, 2, 4, generator=draw, dtype=torch.float64)
         for name, losses in (("distances", distances), ("zero diagonal", diagonal_free), ("cosines", cosines)):
             for loss in losses:
                 table = -2 * gram_weights(loss, z)
-                found.setdefault(f"trace, {name}", []).append(abs(float(table.trace() / table.norm())))
-                found.setdefault("smaller end", []).append(_smaller_end(table))
-        found.setdefault("pull alone", []).append(_smaller_end(-2 * gram_weights(_alignment, z)))
+                found[f"trace, {name}"].append(abs(float(table.trace() / table.norm())))
+                found["smaller end"].append(_smaller_end(table))
+        found["pull alone"].append(_smaller_end(-2 * gram_weights(_alignment, z)))
         for loss in (distances[-1], diagonal_free[0], LOSSES["info_nce"]):
             for size, key in (((9, 8, 3), "count"), ((2, 3, 3), "dependent")):
                 net = mlp(size, "leaky_relu", seed=s)
@@ -136,10 +137,9 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
                 op = covariance_operator(net, "0", x, loss=loss)
                 assert isinstance(op.mixing, PairMixing)
                 ours, own = _inertia(op.dense()), _inertia(op.mixing.matrix)
-                wanted = tuple(size[-1] * number for number in own)
-                found.setdefault(key, []).append(max(abs(a - b) for a, b in zip(ours, wanted, strict=True)))
+                found[key].append(float((ours - size[-1] * own).abs().max()))
                 if key == "count":
-                    found.setdefault("table's own", []).append(max(abs(a - b) for a, b in zip(ours, own, strict=True)))
+                    found["table's own"].append(float((ours - own).abs().max()))
     most = ("trace, distances", "trace, zero diagonal", "pull alone", "count")
     return {name: max(each) if name in most else min(each) for name, each in found.items()}
 
@@ -174,11 +174,11 @@ def _smaller_end(matrix: Tensor) -> float:
     return float(torch.minimum(-values[0], values[-1]) / values.abs().max())
 
 
-def _inertia(matrix: Tensor) -> tuple[int, int]:
+def _inertia(matrix: Tensor) -> Tensor:
     """The numbers of positive and of negative eigenvalues; those below 1e-9 of the largest count as zero."""
     values = torch.linalg.eigvalsh(matrix)
-    least = 1e-9 * float(values.abs().max())
-    return int((values > least).sum()), int((values < -least).sum())
+    least = 1e-9 * values.abs().max()
+    return torch.stack([(values > least).sum(), (values < -least).sum()])
 
 
 @over(instance_seeds, error=gap)

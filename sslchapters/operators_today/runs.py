@@ -26,22 +26,12 @@ from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
 from sslbook.training.augment import PIPELINES, plain, random_view
-from sslchapters import enumerated
 from sslchapters.checks import gap
+from sslchapters.enumerated import Scene, digits_scene, scene_network
 from sslchapters.instances import convnet
 from sslchapters.operators_today.checks import of_distances
 from sslchapters.records import parts_folder, rounded
 from sslchapters.sweep import Study, sweep
-
-
-def digits(samples: int = 512, seed: int = 0, device: torch.device | str = "cpu") -> enumerated.Scene:
-    """Handwritten digits with all shifts by up to one pixel."""
-    return enumerated.scene(enumerated.digits(samples, seed, dtype=torch.float64), enumerated.shifts).to(device)
-
-
-def network(seed: int = 0, device: torch.device | str = "cpu") -> nn.Sequential:
-    """Two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
-    return convnet((1, 8, 16), 8, 16, seed=seed).to(device)
 
 
 def simclr(net: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Tensor], tau: float) -> None:
@@ -52,9 +42,9 @@ def simclr(net: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[T
         optimizer.step()
 
 
-def trained(net: nn.Sequential, data: enumerated.Scene, *, steps: int, tau: float) -> nn.Sequential:
-    """``net`` after so many steps of SimCLR (batches of 64, SGD at rate 0.5), trained in place."""
-    draw = torch.Generator().manual_seed(0)
+def trained(data: Scene, seed: int, *, steps: int, tau: float) -> nn.Sequential:
+    """A small network after so many steps of SimCLR (batches of 64, SGD at rate 0.5)."""
+    net, draw = scene_network(data, seed), torch.Generator().manual_seed(0)
     simclr(net, torch.optim.SGD(net.parameters(), lr=0.5), (data.batch(64, draw)[0] for _ in range(steps)), tau)
     return net
 
@@ -325,8 +315,9 @@ def _priced(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
 def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor]], nn.Sequential]:
     """Batches by their number, two views each and the images themselves, and an untrained network for them."""
     if images == "digits":
-        shifted, seeds = digits(seed=seed), 1000 * seed
-        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(seeds + number)), network(seed)
+        shifted, seeds = digits_scene(512, seed=seed), 1000 * seed
+        net = scene_network(shifted, seed)
+        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(seeds + number)), net
     data = load_dataset("cifar10", "train")
 
     def draw(number: int) -> tuple[Tensor, Tensor]:

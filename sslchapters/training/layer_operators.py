@@ -34,29 +34,19 @@ from sslbook.training.run.distributed import join
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import Batches, generator, layout_of, learning_rate, load_data, make_optimizer
 from sslbook.training.run.trainer import train
-from sslchapters.records import kept, parts_folder
+from sslchapters.records import kept, parts_folder, rounded
 from sslchapters.sweep import Study, spread
-from sslchapters.training.records import HUNDRED, RELEASED, WHOLE, WORKING, run_folder, settings_of
+from sslchapters.training import records as small
+from sslchapters.training.records import HUNDRED, RELEASED, WHOLE, WORKING, settings_of
 
 DIRECTIONS = ("weights", "first weights")
 """What is asked about: a layer's weights, and those before training."""
 SUPERVISED = "supervised"
 RUNS = ("info_nce", "byol, plain", "byol, no EMA, no stop-gradient", SUPERVISED)
 """A contrastive run, one without negatives that learns, one that collapses, and one that is told the labels."""
-EPOCHS = (0, 5)
-IMAGES, VIEWS, MORE, PROBES, LEADING = 24, 8, 16, 12, 8
-LAYERS = (
-    *("0.conv1", "0.layer1.0.conv2", "0.layer1.1.conv2", "0.layer2.0.conv1", "0.layer2.1.conv2"),
-    *(
-        "0.layer3.0.conv1",
-        "0.layer3.1.conv2",
-        "0.layer4.0.conv1",
-        "0.layer4.1.conv2",
-        "1.linears.0",
-        "1.linears.1",
-        "1",
-    ),
-)
+PROBES, LEADING = 12, 8
+BLOCKS = ("1.0.conv2", "1.1.conv2", "2.0.conv1", "2.1.conv2", "3.0.conv1", "3.1.conv2", "4.0.conv1", "4.1.conv2")
+LAYERS = ("0.conv1", *(f"0.layer{block}" for block in BLOCKS), "1.linears.0", "1.linears.1", "1")
 """Of each stage of the encoder the first and the last, and what stands above."""
 SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears.1")
 """Layers whose leading modes are looked for."""
@@ -65,8 +55,26 @@ SMALLER = ("subset=20000", "networks.width=8", "epochs=5", "probes=5", *UNSEEN)
 """Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
 FULL = ("epochs=100", "probes=100")
 """The first column of Table 2 of [tian2020]."""
-DRAWN: Mapping[str, Any] = {"network": 1, "images": 32, "views": 32, "fewer": (2, 4, 8, 16), "shared": (), "more": 0}
-"""How one network of a kind is looked at: a seed draws its test images alone, and fewer of their views are looked at, too."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How runs are looked at: on so many test images, which the networks have not seen, in so many views of each.
+
+    more: views of another look at the first run at its end, by which the correction for few views is seen; 0 for none.
+    shared: layers whose leading modes are looked for.  fewer: numbers of views, below ``views``, to ask with again.
+    network: the seed of every run, if there is one network a name and the seeds draw images alone; else a seed is the run's too.
+    """
+
+    images: int
+    views: int
+    more: int = 0
+    shared: tuple[str, ...] = ()
+    fewer: tuple[int, ...] = ()
+    network: int | None = None
+
+
+SHORT, DRAWN = How(24, 8, 16, SHARED), How(32, 32, fewer=(2, 4, 8, 16), network=1)
 
 
 def population(settings: Settings, seed: int, images: int, views: int, first: int = 0) -> Tensor:
@@ -87,7 +95,6 @@ def look_at(
     shared: Sequence[str] = (),
     fewer: Sequence[int] = (),
     probes: int = PROBES,
-    k: int = LEADING,
 ) -> dict[str, Any]:
     r"""What the weights of each layer see of the operators, as lists; a row a layer, in the order of the network.
 
@@ -98,7 +105,7 @@ def look_at(
     names; sizes: weights.  seen: :math:`d^\top \mathrm{OP} d / \|d\|^2` by layer, operator of
     :data:`~sslbook.inspect.report.KINDS` and direction of :data:`DIRECTIONS`.  mean: of random weights, by layer and operator.
     fewer: what is ``seen`` with so many of the views, by their number.
-    share: of the layers ``shared``, by name: a row an operator, in whose ``k`` leading modes the directions lie.
+    share: of the layers ``shared``, by name: a row an operator, in whose :data:`LEADING` modes the directions lie.
     outputs: the variance of the normalised outputs, by operator; at most 1.
     """
     names = tuple(layers) if layers is not None else tuple(layers_of(net))
@@ -116,17 +123,17 @@ def look_at(
         lengths = asked.double().square().sum(0)
         squares = _squares(through)
         found["sizes"].append(len(asked))
-        found["seen"].append([_told(row) for row in squares[:, :2] / lengths])
+        found["seen"].append([rounded(row, digits=5) for row in squares[:, :2] / lengths])
         for count, rows in found["fewer"].items():
             few = replace(through, population=(len(views), int(count)), fields=through.fields[:, : int(count), :, :2])
-            rows.append([_told(row) for row in _squares(few) / lengths])
-        found["mean"].append(_told(squares[:, 2:].mean(1) / len(asked)))
+            rows.append([rounded(row, digits=5) for row in _squares(few) / lengths])
+        found["mean"].append(rounded(squares[:, 2:].mean(1) / len(asked), digits=5))
         if name in shared:
-            modes = look(scene, _pair(views), k)
-            found["share"][name] = [_told(modes.share(kind, k, asked)) for kind in KINDS]
+            modes = look(scene, _pair(views), LEADING)
+            found["share"][name] = [rounded(modes.share(kind, LEADING, asked), digits=5) for kind in KINDS]
     unit = nn.functional.normalize(scene.output.double(), dim=1).unflatten(0, views.shape[:2])
     spread = Seen(scene, _pair(views), views.new_zeros(0, 1), unit[..., None])
-    found["outputs"] = _told(torch.stack([spread.matrices(kind)[0, 0] for kind in KINDS]))
+    found["outputs"] = rounded(torch.stack([spread.matrices(kind)[0, 0] for kind in KINDS]), digits=5)
     return found
 
 
@@ -144,11 +151,6 @@ def _squares(through: Seen) -> Tensor:
 
 def _pair(x: Tensor) -> tuple[int, int]:
     return x.shape[0], x.shape[1]
-
-
-def _told(values: Tensor) -> list[float]:
-    """Numbers to five digits."""
-    return [float(f"{value:.5g}") for value in values.tolist()]
 
 
 # -- a run that is told the labels ------------------------------------------------------------------------------------
@@ -178,87 +180,8 @@ def trained_on_labels(settings: Settings, data: Dataset, epochs: int, device: st
 # -- along real runs --------------------------------------------------------------------------------------------------
 
 
-def run_values(
-    seeds: Sequence[int],
-    *,
-    names: Sequence[str] = RUNS,
-    changes: Sequence[str] = SMALLER,
-    epochs: Sequence[int] = EPOCHS,
-    images: int = IMAGES,
-    views: int = VIEWS,
-    layers: Sequence[str] | None = LAYERS,
-    shared: Sequence[str] = SHARED,
-    fewer: Sequence[int] = (),
-    more: int = MORE,
-    network: int | None = None,
-    processes: int | None = None,
-    device: str = "cpu",
-    root: Path,
-) -> dict[str, Any]:
-    """:func:`look_at` runs after each of ``epochs``, on test images, which the networks have not seen: a draw of them a seed.
-
-    network: the seed of every run, if there is one network a name and the seeds draw images alone; else a seed is the run's too.
-    fewer: numbers of views, below ``views``, with which the same is asked again.
-    more: views of another look at the first run at its end, by which the correction for few views is seen; 0 for none.
-    root: where the runs lie, to go on there if they are stopped.
-    Raises FileNotFoundError without the data.
-    """
-    options = {"images": images, "layers": layers, "shared": shared, "fewer": fewer}
-    how = tuple(changes), tuple(epochs), views
-    jobs = [
-        (name, network or seed, *how, more if name == names[0] else 0, device, root, {**options, "draw": seed})
-        for seed in seeds
-        for name in names
-    ]
-    found = spread(along, jobs, (processes or cores()) if device == "cpu" else 1)
-    runs: dict[str, Any] = {name: [] for name in names}
-    for (name, *_), looks in zip(jobs, found, strict=True):
-        runs[name].append(looks)
-    return {
-        "axes": "runs[name][seed][look]: of each look seen[layer][operator][direction], mean[layer][operator], knn, rank",
-        "operators": list(KINDS),
-        "directions": list(DIRECTIONS),
-        "epochs": list(epochs),
-        "images": images,
-        "views": views,
-        "more": more,
-        "modes": LEADING,
-        "runs": runs,
-    }
-
-
-def along(
-    name: str,
-    seed: int,
-    changes: Sequence[str],
-    epochs: Sequence[int],
-    views: int,
-    more: int,
-    device: str,
-    root: Path,
-    options: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """The looks at one run, with ``more`` views another; those that lie below ``root`` are not made again."""
-    asked = [(epoch, views, 0) for epoch in epochs] + [(epochs[-1], more, views)] * bool(more)
-    run = Run(name, seed, tuple(changes), device, root)
-    return [
-        kept(
-            run.folder / f"look-{epoch}-{count}-{options.get('draw')}.json",
-            partial(_looked, run, epoch, count, begin, **options),
-        )
-        for epoch, count, begin in asked
-    ]
-
-
-@dataclass(frozen=True)
-class Run:
+class Run(small.Run):
     """A run of :data:`RUNS`, and where it lies."""
-
-    name: str
-    seed: int
-    changes: tuple[str, ...]
-    device: str
-    root: Path
 
     @property
     def settings(self) -> Settings:
@@ -269,7 +192,7 @@ class Run:
     def folder(self) -> Path:
         """The run's own; without labels that of the chapter's record of it, which is opened as it stands."""
         if self.name != SUPERVISED:
-            return run_folder(self.root, self.name, self.seed, self.changes)
+            return super().folder
         return self.root / f"labels-s{self.seed}-{self.settings.hash()}-{self.settings.epochs}"
 
     def network(self, epoch: int) -> nn.Module:
@@ -292,28 +215,62 @@ class Run:
         return opened(result.model)
 
 
-def _looked(
-    run: Run,
-    epoch: int,
-    views: int,
-    begin: int,
+def run_values(
+    seeds: Sequence[int],
+    names: Sequence[str],
+    changes: Sequence[str],
+    epochs: Sequence[int],
+    how: How,
     *,
-    images: int,
-    layers: Sequence[str] | None,
-    shared: Sequence[str],
-    fewer: Sequence[int] = (),
-    draw: int | None = None,
+    device: str = "cpu",
+    root: Path,
 ) -> dict[str, Any]:
+    """:func:`look_at` runs after each of ``epochs``; a draw of test images a seed.
+
+    root: where the runs lie, to go on there if they are stopped.  Raises FileNotFoundError without the data.
+    """
+    jobs = [
+        (Run(name, how.network or seed, tuple(changes), device, root), seed, epochs, how, how.more * (name == names[0]))
+        for seed in seeds
+        for name in names
+    ]
+    found = spread(along, jobs, cores() if device == "cpu" else 1)
+    runs: dict[str, Any] = {name: [] for name in names}
+    for (run, *_), looks in zip(jobs, found, strict=True):
+        runs[run.name].append(looks)
+    return {
+        "axes": "runs[name][seed][look]: of each look seen[layer][operator][direction], mean[layer][operator], knn, rank",
+        "operators": list(KINDS),
+        "directions": list(DIRECTIONS),
+        "epochs": list(epochs),
+        "images": how.images,
+        "views": how.views,
+        "more": how.more,
+        "modes": LEADING,
+        "runs": runs,
+    }
+
+
+def along(run: Run, draw: int, epochs: Sequence[int], how: How, more: int) -> list[dict[str, Any]]:
+    """The looks at one run, with ``more`` views another; those that lie in its folder are not made again."""
+    asked = [(epoch, how.views, 0) for epoch in epochs] + [(epochs[-1], more, how.views)] * bool(more)
+    return [
+        kept(run.folder / f"look-{epoch}-{views}-{draw}.json", partial(_looked, run, draw, how, epoch, views, begin))
+        for epoch, views, begin in asked
+    ]
+
+
+def _looked(run: Run, draw: int, how: How, epoch: int, views: int, begin: int) -> dict[str, Any]:
     """One look, and what the encoder's representations are worth; BatchNorm that has counted nothing goes by the views."""
     net, before = run.network(epoch), run.network(0)
     worth = kept(run.folder / f"worth-{epoch}.json", partial(_worth, net, run))
-    x = population(run.settings, run.seed if draw is None else draw, images, views, begin).to(run.device)
+    x = population(run.settings, draw, how.images, views, begin).to(run.device)
     if epoch == 0:
         settle(net, x.flatten(0, 1))
     there = tuple(layers_of(net))
     first = {name: before.get_parameter(f"{name}.weight").detach() for name in there}
-    chosen = there if layers is None else [name for name in layers if name in there]
-    return look_at(net, x, first=first, layers=chosen, shared=shared, fewer=fewer) | worth
+    layers = [name for name in LAYERS if name in there]
+    return look_at(net, x, first=first, layers=layers, shared=how.shared, fewer=how.fewer) | worth
 
 
 def _worth(net: nn.Module, run: Run) -> dict[str, float]:
@@ -322,10 +279,13 @@ def _worth(net: nn.Module, run: Run) -> dict[str, float]:
     return {"knn": round(found["knn"], 4), "rank": round(found["rank"], 3)}
 
 
+def _short(seeds: Sequence[int]) -> dict[str, Any]:
+    return run_values(seeds, RUNS, SMALLER, (0, 5), SHORT, root=parts_folder())
+
+
 def _full(seeds: Sequence[int]) -> dict[str, Any]:
     """The same for a run of Table 2 at full width, on a GPU where there is one; a seed draws test images."""
-    here: dict[str, Any] = {"device": str(join(None)), "root": parts_folder()}
-    return run_values(seeds, names=tuple(RELEASED), changes=FULL, epochs=(0, 100), **DRAWN, **here)
+    return run_values(seeds, tuple(RELEASED), FULL, (0, 100), DRAWN, device=str(join(None)), root=parts_folder())
 
 
 def _inspected(root: Path) -> dict[str, Any]:
@@ -349,15 +309,15 @@ def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
     There is one network of each kind, and a seed draws test images.
     """
     root = parts_folder()
-    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), **DRAWN, root=root)
-    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), **DRAWN, root=root)
+    found = run_values(seeds, tuple(HUNDRED), WORKING, (0, 100), DRAWN, root=root)
+    told = run_values(seeds, (SUPERVISED,), WHOLE, (0, 20), DRAWN, root=root)
     return {**found, "runs": found["runs"] | told["runs"], "inspected": _inspected(root)}
 
 
 DRAWS = (1, 2, 3, 4, 5)
 """Of test images."""
 STUDIES = {
-    "training-operator": Study(lambda seeds: run_values(seeds, root=parts_folder()), (1, 2, 3, 4)),
+    "training-operator": Study(_short, (1, 2, 3, 4)),
     "training-operator-full": Study(_full, DRAWS),
     "training-opened": Study(_hundred, DRAWS),
 }

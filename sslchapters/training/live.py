@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,16 +47,6 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
 """What the page trains: the preset that each begins with, and what is changed in it."""
 
 
-class Look(NamedTuple):
-    """What is seen of a network on test images: see :class:`Course`."""
-
-    knn: float
-    likeness: float
-    embeddings: Tensor
-    features: Tensor
-    known: Tensor
-
-
 @dataclass(frozen=True)
 class Course:
     """Runs of one kind, a column a seed, a row a look: after so many ``epochs``, the first before training.
@@ -89,16 +79,12 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
     """
     looks = tuple(range(0, epochs + 1, every))
     # One epoch more than is made, or the linear protocol would run at the end.
-    found = [_one(settings_of(name, seed, epochs + 1), looks) for seed in seeds]
-    loss = torch.tensor([[loss for loss, _ in rows] for rows in found], dtype=torch.float64).T
-    numbers = {
-        name: torch.tensor([[getattr(seen, name) for _, seen in rows] for rows in found], dtype=torch.float64).T
-        for name in ("knn", "likeness")
-    }
-    pictures = {
-        name: torch.stack([getattr(seen, name) for _, seen in found[0]]) for name in ("embeddings", "features", "known")
-    }
-    return Course(looks, loss, **numbers, **pictures)
+    found = [_looks(settings_of(name, seed, epochs + 1), looks) for seed in seeds]
+    return Course(
+        looks,
+        *(torch.tensor([[seen[k] for seen in of_seed] for of_seed in found], dtype=torch.float64).T for k in range(3)),
+        *(torch.stack([seen[k] for seen in found[0]]) for k in range(3, 6)),
+    )
 
 
 def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
@@ -111,29 +97,28 @@ def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
     return {"epochs": list(found.epochs), **values, "loss": [row[1:] for row in values["loss"]]}
 
 
-def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[float, Look]]:
-    known, asked = (datasets.load_dataset(settings.dataset, split) for split in ("train", "test"))
-    rows = [(float("nan"), look(build(settings.networks, settings.seed), settings, known, asked))]
-    steps = Batches(settings, len(known)).per_epoch
+def _looks(settings: Settings, at: Sequence[int]) -> list[tuple[Any, ...]]:
+    """One run, looked at after so many epochs, the first before training."""
+    data = datasets.load_dataset(settings.dataset, "train"), datasets.load_dataset(settings.dataset, "test")
+    found = [look(build(settings.networks, settings.seed), settings, *data, loss=float("nan"))]
+    steps = Batches(settings, len(data[0])).per_epoch
     with tempfile.TemporaryDirectory() as folder:
-        for epoch in looks[1:]:
-            stopped = train(
-                settings, Path(folder), stop_after=epoch * steps, data=(known, asked), device="cpu", quiet=True
-            )
-            rows.append((stopped.rows[-1]["loss"], look(stopped.model, settings, known, asked)))
-    return rows
+        for epoch in at[1:]:
+            stopped = train(settings, Path(folder), stop_after=epoch * steps, data=data, device="cpu", quiet=True)
+            found.append(look(stopped.model, settings, *data, loss=stopped.rows[-1]["loss"]))
+    return found
 
 
 @torch.no_grad()
-def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> Look:
-    """The model as it is now, in evaluation mode; its own mode is put back."""
+def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset, loss: float) -> tuple[Any, ...]:
+    """What :class:`Course` has of the model as it is now, in evaluation mode; its own mode is put back."""
     pipeline, mode = PIPELINES[settings.pipeline], model.training
     model.eval()
     ours, theirs = (model.encoder(plain(part.pixels, pipeline)) for part in (asked, known))
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
     accuracy = knn_accuracy(theirs, known.labels, ours, asked.labels)
-    return Look(accuracy, float(mean_cosine(embeddings)), embeddings, ours, theirs)
+    return loss, accuracy, float(mean_cosine(embeddings)), embeddings, ours, theirs
 
 
 def resumed_apart(seed: int) -> dict[str, float]:
@@ -320,16 +305,10 @@ def _grid_sampled(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor
     """
     height, width = pixels.shape[2:]
     box = _boxes_of(numbers, pipeline, height, width)
-    places = (torch.arange(pipeline.size) + 0.5) / pipeline.size
-    rows = 2 * (box.top[:, None] + box.height[:, None] * places) / height - 1
-    columns = 2 * (box.left[:, None] + box.width[:, None] * places) / width - 1
-    grid = torch.stack(
-        [
-            columns[:, None].expand(-1, pipeline.size, -1),
-            rows[:, :, None].expand(-1, -1, pipeline.size),
-        ],
-        dim=3,
-    )
+    across = torch.stack([box.width / width, 0 * box.width, (2 * box.left + box.width) / width - 1], 1)
+    down = torch.stack([0 * box.height, box.height / height, (2 * box.top + box.height) / height - 1], 1)
+    size = [len(pixels), 3, pipeline.size, pipeline.size]
+    grid = F.affine_grid(torch.stack([across, down], 1), size, align_corners=False)
     return F.grid_sample(pixels.float(), grid.float(), mode="bilinear", padding_mode="border", align_corners=False)
 
 
@@ -409,9 +388,7 @@ def shares(strengths: Sequence[float], images: Tensor) -> dict[str, list[float]]
 
 def alone(images: Tensor, seed: int = 0) -> dict[str, float]:
     """:func:`agreement` of colour under one ingredient at its full strength, by its name; grey for one view in five."""
-    names = ("brightness", "contrast", "saturation", "hue")
-    first, second, third, hue = FULL
-    rows = ((first, 0.0, 0.0, 0.0), (0.0, second, 0.0, 0.0), (0.0, 0.0, third, 0.0), (0.0, 0.0, 0.0, hue))
-    each = {name: replace(BARE, jitter=row) for name, row in zip(names, rows, strict=True)}
+    rows = zip(("brightness", "contrast", "saturation", "hue"), np.diag(FULL).tolist(), strict=True)
+    each = {name: replace(BARE, jitter=tuple(row)) for name, row in rows}
     each["grey"] = replace(BARE, grey=0.2)
     return {name: agreement(drawn(images, pipeline, seed=seed), redness) for name, pipeline in each.items()}

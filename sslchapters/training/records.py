@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from sslbook.training.presets.papers import presets, with_changes
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import SUBSET_SEED, load_data
 from sslbook.training.run.trainer import Result, train
-from sslchapters.records import kept, parts_folder
+from sslchapters.records import kept, parts_folder, rounded
 from sslchapters.sweep import Study, spread
 
 SMALL = ("subset=5000", "networks.width=16", "epochs=10", "probes=10", "evaluate=2", "shuffle=true", "drop_last=true")
@@ -99,24 +100,22 @@ STEEPNESS: dict[str, Course] = {
 simple loss, and networks that change their loss."""
 TUNED = ("info_nce", "exact", "beta -0.5", "beta 0.2")
 TRIED = (3e-4, 1e-3, 3e-3, 1e-2)
-RATES: dict[str, Course] = {
-    f"{name} at {rate:g}": replace(
-        RUNS[name], label=f"{RUNS[name].label}, rate {rate:g}", changes=(*RUNS[name].changes, f"lr={rate}")
-    )
-    for name in TUNED
-    for rate in TRIED
-}
+
+
+def _at_rates(courses: Mapping[str, Course], rates: Iterable[float]) -> dict[str, Course]:
+    return {
+        f"{name} at {rate:g}": replace(
+            course, label=f"{course.label}, rate {rate:g}", changes=(*course.changes, f"lr={rate}")
+        )
+        for name, course in courses.items()
+        for rate in rates
+    }
+
+
+RATES = _at_rates({name: RUNS[name] for name in TUNED}, TRIED)
 """Learning rates, the same ones for each loss."""
-MORE_RATES: dict[str, Course] = {
-    f"{name} at {rate:g}": replace(
-        course, label=f"{course.label}, rate {rate:g}", changes=(*course.changes, f"lr={rate}")
-    )
-    for name, course in {
-        **{name: EXACT[name] for name in ("exact, clean", "exact, further")},
-        **{name: STEEPNESS[name] for name in ("tau 0.1", "tau 5")},
-    }.items()
-    for rate in (3e-4, 3e-3)
-}
+COMPARED = {name: (EXACT | STEEPNESS)[name] for name in ("exact, clean", "exact, further", "tau 0.1", "tau 5")}
+MORE_RATES = _at_rates(COMPARED, (3e-4, 3e-3))
 """Half a decade below and above the rate at which these were compared: other weights, and the ends of the temperatures."""
 QUICK, CENTRED = "predictor_lr=10", "networks.projector_out_norm=normal,normal"
 FEW = (*HALF, "subset=20000", "epochs=5", "probes=5", "evaluate=1")
@@ -161,6 +160,44 @@ PICTURED = ("info_nce", "byol")
 CURVES = ("loss", "knn", "linear", "rank")
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run of one of :data:`COURSES`, made small, and the folder below which it lies."""
+
+    name: str
+    seed: int
+    changes: tuple[str, ...]
+    device: str
+    root: Path
+
+    @property
+    def settings(self) -> Settings:
+        """Those of its course, changed."""
+        return settings_of(self.name, self.seed, self.changes)
+
+    @property
+    def before(self) -> Run | None:
+        """The run with whose last weights this one begins."""
+        after = COURSES[self.name].after
+        return None if after is None else replace(self, name=after)
+
+    @property
+    def folder(self) -> Path:
+        """The run's own, by its settings; of one that begins with another's weights, below that one's."""
+        above = self.root if self.before is None else self.before.folder
+        return above / f"s{self.seed}-{self.settings.hash()}-{self.settings.epochs}"
+
+    def trained(self, looks: Dataset) -> Result:
+        """The run at its end; the one whose weights it begins with is made first."""
+        start = None if self.before is None else self.before.trained(looks).model.state_dict()
+        data = (load_data(self.settings)[0], looks)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "made.lock"):
+            return train(
+                self.settings, self.folder, data=data, weights=start, device=self.device, quiet=True, name=self.name
+            )
+
+
 def run_values(
     seeds: Sequence[int],
     *,
@@ -175,18 +212,15 @@ def run_values(
     root: where the runs lie, to go on there if they are stopped.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    jobs = [
-        (name, seed, tuple(changes), name in PICTURED and seed == seeds[0], device, root)
-        for seed in seeds
-        for name in names
-    ]
-    load_data(settings_of(names[0], seeds[0], changes))  # says at once if there is no data
+    runs = [Run(name, seed, tuple(changes), device, root) for seed in seeds for name in names]
+    jobs = [(run, run.name in PICTURED and run.seed == seeds[0]) for run in runs]
+    base = runs[0].settings
+    load_data(base)  # says at once if there is no data
     found = spread(one, jobs, (processes or cores()) if device == "cpu" else 1)
-    by_job = {(name, seed): values for (name, seed, *_), values in zip(jobs, found, strict=True)}
-    base = settings_of(names[0], seeds[0], changes)
+    by_job = {(run.name, run.seed): values for run, values in zip(runs, found, strict=True)}
     values: dict[str, Any] = {
         "axes": "runs[name][measure][epoch][seed], last[name][measure][seed], pictures[name]",
-        "epochs": by_job[names[0], seeds[0]]["epochs"],
+        "epochs": found[0]["epochs"],
         "images": base.subset,
         "width": base.networks.width,
         "settings": {name: settings_of(name, seeds[0], changes).as_json() for name in names},
@@ -203,54 +237,31 @@ def run_values(
     return values
 
 
-def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str, root: Path) -> dict[str, Any]:
-    """One run's curves, its last numbers on all test images, and its pictures, if they aren't below ``root`` already."""
-    part = run_folder(root, name, seed, changes) / ("pictured.json" if pictured else "values.json")
-    return kept(part, lambda: _made(name, seed, changes, pictured, device, root))
+def one(run: Run, pictured: bool) -> dict[str, Any]:
+    """One run's curves, its last numbers on all test images, and its pictures, if they aren't below its root already."""
+    return kept(run.folder / ("pictured.json" if pictured else "values.json"), partial(_made, run, pictured))
 
 
-def run_folder(root: Path, name: str, seed: int, changes: Sequence[str]) -> Path:
-    """The run's own, by its settings; of one that begins with another's weights, below that one's."""
-    after, settings = COURSES[name].after, settings_of(name, seed, changes)
-    above = root if after is None else run_folder(root, after, seed, changes)
-    return above / f"s{seed}-{settings.hash()}-{settings.epochs}"
-
-
-def _trained(name: str, seed: int, changes: Sequence[str], device: str, root: Path, looks: Dataset) -> Result:
-    """The run at its end; of one that begins with another's weights, that one is made first."""
-    settings, folder, after = (
-        settings_of(name, seed, changes),
-        run_folder(root, name, seed, changes),
-        COURSES[name].after,
-    )
-    data = (load_data(settings)[0], looks)
-    start = None if after is None else _trained(after, seed, changes, device, root, looks).model.state_dict()
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "made.lock"):
-        return train(settings, folder, data=data, weights=start, device=device, quiet=True, name=name)
-
-
-def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str, root: Path) -> dict[str, Any]:
-    settings = settings_of(name, seed, changes)
+def _made(run: Run, pictured: bool) -> dict[str, Any]:
+    settings = run.settings
     known, asked = load_data(settings)
     few = datasets.subset(asked, min(LOOKS, len(asked.pixels)), SUBSET_SEED)
-    result = _trained(name, seed, changes, device, root, few)
+    result = run.trained(few)
     pipeline = PIPELINES[settings.pipeline]
-    last = report(result.model.encoder, known, asked, pipeline, device, linear=True, seed=seed)
-    ends = unit_embeddings(result.model, few, pipeline, device)
-    values: dict[str, Any] = {m: [row.get(m) for row in result.rows] for m in CURVES}
-    values = {m: [None if v is None else round(v, 4) for v in column] for m, column in values.items()}
+    last = report(result.model.encoder, known, asked, pipeline, run.device, linear=True, seed=run.seed)
+    ends = unit_embeddings(result.model, few, pipeline, run.device)
+    values: dict[str, Any] = {m: rounded([row.get(m) for row in result.rows], 4) for m in CURVES}
     values["epochs"] = [row["epoch"] for row in result.rows]
     values["last"] = {
         "knn": round(last["knn"], 4),
         "linear": last["linear"],
         "linear_best": last["linear_best"],
         "rank": round(last["rank"], 3),
-        "axes": [round(share, 5) for share in spectrum(ends)],
+        "axes": rounded(spectrum(ends), 5),
         "likeness": round(float(mean_cosine(ends)), 4),
     }
     if pictured:
-        values["pictures"] = pictures(result, known, asked, device)
+        values["pictures"] = pictures(result, known, asked, run.device)
     return values
 
 
@@ -281,7 +292,7 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
     place = datasets.choose(whole, settings.subset, SUBSET_SEED)
     kernel = next(weights for weights in model.encoder.parameters() if weights.ndim == 4)
     return {
-        "filters": [[[[round(v, 3) for v in row] for row in c] for c in f] for f in kernel.detach().cpu().tolist()],
+        "filters": rounded(kernel.detach(), 3),
         "queries": first,
         "query_labels": queries.labels.tolist(),
         "neighbours": place[kin].tolist(),
@@ -300,19 +311,6 @@ def curve(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
 def last(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
     """knn, linear, linear_best or rank at the end, a number a seed, on all test images."""
     return np.array(values["last"][name][measure], dtype=float)
-
-
-def joined(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Records of the same runs with other seeds as one: curves, and what :func:`last` and :func:`span` need."""
-    first, ends_of = parts[0], ("knn", "linear", "rank", "axes")
-    runs = {n: {m: np.concatenate([curve(p, n, m) for p in parts], 1) for m in CURVES} for n in first["runs"]}
-    ends = {n: {m: np.concatenate([last(p, n, m) for p in parts]) for m in ends_of} for n in first["runs"]}
-    return {"epochs": first["epochs"], "images": first["images"], "runs": runs, "last": ends}
-
-
-def by_rate(values: Mapping[str, Any], measure: str) -> dict[str, np.ndarray]:
-    """Last accuracies in percent of each loss of :data:`TUNED`, by rate of :data:`TRIED` and seed: ``(rates, seeds)``."""
-    return {name: 100 * np.array([last(values, f"{name} at {rate:g}", measure) for rate in TRIED]) for name in TUNED}
 
 
 def span(values: Mapping[str, Any], name: str) -> np.ndarray:

@@ -68,6 +68,13 @@ def test_an_answer_that_changes_its_argument_leaves_the_cases() -> None:
     assert all((case[0] == kept[0]).all() for case, kept in zip(cases, CASES, strict=True))
 
 
+def test_numbers_may_come_in_a_tuple_where_the_library_has_an_array(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(lambda: (1, -1), lambda: [1.0, -1.0], [()])
+    assert not check(lambda: (1, 1), lambda: [1.0, -1.0], [()])
+    assert not check(lambda x: 5 * x, lambda x: x, [(2.0,)])
+    assert "every entry" not in capsys.readouterr().out, "of a single number nothing is every entry"
+
+
 def test_no_cases_is_an_error() -> None:
     with pytest.raises(ValueError, match="cases: got none"):
         check(reference, reference, [])
@@ -139,8 +146,8 @@ def test_a_notebook_ends_with_what_differs_and_the_exercises_done(monkeypatch: p
     sum_up()
     assert [line.removeprefix("*In all (quick, seed 0, cpu):* ") for line in shown if line] == [
         "1 number in the text, none printed otherwise; **none** beyond what is held.",
-        "2 numbers in the text, 1 printed otherwise; **1** beyond what is held. Exercises: 1 of 2.",
-        "0 numbers in the text, none printed otherwise; **none** beyond what is held.",
+        "2 numbers in the text, 1 printed otherwise; **1** beyond what is held. Exercises done: 1 of 2 whose cells ran.",
+        "no number of the text has been computed yet: run the cells above.",
     ]
 
 

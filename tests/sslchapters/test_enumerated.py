@@ -9,7 +9,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from sslchapters.enumerated import brightness, digits, flips, shifts, views
+from sslchapters.enumerated import digits, scene, shifts
 
 
 def pictures(n: int = 3, channels: int = 2, height: int = 5, width: int = 6) -> Tensor:
@@ -53,22 +53,15 @@ def test_shifts_are_those_of_scipy(radius):
         np.testing.assert_array_equal(got[:, k], expected)
 
 
-def test_brightness_scales_clamps_and_puts_the_image_first():
-    x = pictures()
-    for k, level in enumerate((1.0, 0.8, 1.2)):
-        np.testing.assert_array_equal(brightness(x)[:, k], np.clip(x.numpy() * level, 0, 1))
-
-
-def test_views_combine_everything_with_everything():
-    x = pictures(height=6)
-    assert torch.equal(flips(x), torch.stack([x, x.flip(3)], 1))
-    everything = views(x, [shifts, flips, brightness])
-    assert everything.shape == (3, 9 * 2 * 3, 2, 6, 6)
-    assert torch.equal(everything[:, 0], x)
-    two = views(x, [shifts, flips])
-    for s in range(9):
-        for f in range(2):
-            assert torch.equal(two[:, 2 * s + f], flips(shifts(x)[:, s])[:, f])
-    smaller = views(x, [flips, lambda y: torch.stack([y[..., :4, :4], y[..., 2:, 2:]], 1)])
-    assert torch.equal(smaller[:, 2 + 1], x.flip(3)[:, :, 2:, 2:])
-    assert torch.equal(views(x, [])[:, 0], x)
+def test_a_scene_is_centred_and_its_batches_are_different_views_of_different_images():
+    whole = scene(digits(20), shifts)
+    assert whole.views.shape == (20, 9, 1, 8, 8)
+    assert torch.equal(whole.views[:, 0], whole.clean)
+    assert float(whole.clean.mean(0).abs().max()) < 1e-6
+    views, clean = whole.batch(20, torch.Generator().manual_seed(0))
+    places = [(whole.views.flatten(0, 1) == view).flatten(1).all(1).nonzero()[0].item() for view in views.flatten(0, 1)]
+    assert len({place // 9 for place in places}) == 20
+    for image in range(20):
+        one, two = places[2 * image : 2 * image + 2]
+        assert one // 9 == two // 9
+        assert torch.equal(whole.clean[one // 9], clean[image])

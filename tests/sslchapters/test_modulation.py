@@ -29,7 +29,7 @@ from sslchapters.modulation.runs import (
     lookups,
     scores,
     settings_of,
-    train_tokens,
+    train_course,
     world_of,
 )
 
@@ -86,16 +86,15 @@ def test_printed_losses_are_those_of_distances() -> None:
 
 def test_a_replica_trains_as_it_would_alone() -> None:
     """Few steps, since each multiplies what a product of several replicas rounds otherwise than one alone."""
-    protocol = replace(TINY, steps=3)
     replicas = [
         *((TableCell(2, 3, "linear", zeta=z), s) for z, s in ((1.0, 4), (5.0, 4))),
         *((TableCell(p, 6 // p, "relu", "detach", "normal"), s) for p, s in ((1, 0), (2, 4), (3, 7))),
         *((TableCell(6, 1, a, "omit", "omit", "quadratic"), 4) for a in ("relu", "sigmoid")),
     ]
     for dtype, bar in ((torch.float32, 1e-3), (torch.float64, 1e-11)):
-        together, _ = train_tokens(protocol, replicas, dtype=dtype)
+        (together,), _ = train_course(TINY, replicas, [3], dtype=dtype)
         for r in (0, 3, 5, 6):
-            alone, _ = train_tokens(protocol, [replicas[r]], dtype=dtype)
+            (alone,), _ = train_course(TINY, [replicas[r]], [3], dtype=dtype)
             assert (together.weights[r] - alone.weights[0]).abs().max() <= bar
             assert (together.top[r] - alone.top[0]).abs().max() <= bar
             assert (together.top[r] - together.top[r - 1]).abs().max() > 100 * bar
@@ -103,7 +102,7 @@ def test_a_replica_trains_as_it_would_alone() -> None:
 
 def test_training_is_that_of_torch() -> None:
     protocol, replica = replace(TINY, steps=40), (TableCell(2, 2, zeta=2.0), 3)
-    mine, world = train_tokens(protocol, [replica], dtype=torch.float64)
+    (mine,), world = train_course(protocol, [replica], [protocol.steps], dtype=torch.float64)
     begun = initial_state(protocol, [3], 4, torch.float64)
     w, v = (part[0].clone().requires_grad_() for part in (begun.weights, begun.top))
     optimizer = torch.optim.SGD([w, v], protocol.rate, protocol.momentum, weight_decay=protocol.decay)

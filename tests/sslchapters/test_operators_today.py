@@ -16,8 +16,8 @@ from sslchapters.records import recorded
 @pytest.mark.parametrize("tau", [0.1, 0.5])
 def test_each_table_is_the_theory_of_its_name(tau: float) -> None:
     """Against the operators and the losses of the library, which know nothing of tables; up to a factor."""
-    views, clean = runs.digits(96).batch(24, torch.Generator().manual_seed(0))
-    net = runs.network()
+    views, clean = runs.digits_scene(96).batch(24, torch.Generator().manual_seed(0))
+    net = runs.scene_network(runs.digits_scene(2))
     found = {name: steps[0] for name, steps in runs.ladder(net, ("2",), views, clean, tau).items()}
     known = runs.steps_of(net, "2", views, tau)
     images = functional.normalize(net(clean).detach())

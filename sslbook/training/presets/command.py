@@ -69,15 +69,11 @@ def main(arguments: Sequence[str]) -> int:
             if options.download:
                 load_data(run.settings, download=True)
             return start_processes(options.ranks, arguments)
-    except BrokenPipeError:
-        raise
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         parser.error(str(error))
     try:
         return train_one(run, root, options)
-    except BrokenPipeError:
-        raise
-    except (Refused, OSError) as error:  # any other error is a mistake of the program
+    except Refused as error:  # any other ValueError is a mistake of the program
         parser.error(str(error))
 
 

@@ -1,8 +1,9 @@
-r"""The papers' own runs by name: settings as literal tables, and a run of one on disk.
+r"""The papers' own runs by name: what each changes of the released code, in ``papers.tsv``, and a run of one on disk.
 
 Settings are those of the released code: SimCLR with Adam, no shuffling and the miscounted cosine (`released` in
 :mod:`sslbook.training.run.settings`); BYOL with SGD at a constant rate, a target that starts from weights of its own, and a plain
-predictor where the released default is a symmetric one.  Each row below says what it changes of these two.
+predictor where the released default is a symmetric one.  Each row of ``papers.tsv`` has a name, the papers' tables with a cell
+for it, what it is in words, and what it changes of these two, as ``sslbook train --set`` would.
 
 >>> presets()["cifar10-byol-nobn"].settings.networks.predictor_norm is None
 True
@@ -12,9 +13,9 @@ True
 
 from __future__ import annotations
 
-import dataclasses
+import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -23,9 +24,9 @@ from typing import Any
 
 from sslbook._check import nearest
 from sslbook.networks.siamese import Networks
-from sslbook.training.objectives import arguments
+from sslbook.training.objectives import TAKES
 from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
-from sslbook.training.run.settings import WITHIN, Settings, with_values
+from sslbook.training.run.settings import Settings, flat, with_values
 from sslbook.training.run.trainer import train
 
 EPOCHS = (100, 300, 500)
@@ -35,86 +36,9 @@ SECONDS = {"cifar10": 3.0, "stl10": 3.8}
 """Estimated seconds of an epoch on one H200: for CIFAR-10 what we ask of it, for STL-10 that by its arithmetic."""
 TARGET = 4 / 3
 """An epoch with a target tower, whose forward passes come on top, in epochs without one."""
-
-# --- the rows of the tables: a name, in words, the table, and what is changed of SimCLR or BYOL, in networks or settings ---
-
-Line = tuple[str, str, str, dict[str, Any]]
-TAU = {"temperature": 0.5}
-LESS, MORE = ({"objective": "beta", "loss_kwargs": {**TAU, "beta": beta}} for beta in (-0.5, 0.2))
-SIMCLR: tuple[Line, ...] = (
-    ("nce", "InfoNCE", "A-Tab2", {}),
-    ("exact", "the exact covariance loss", "A-Tab2", {"objective": "exact"}),
-    (
-        "exact-noise",
-        "the exact covariance loss and weight noise of 0.01",
-        "A-Tab2",
-        {"objective": "exact", "noise": 0.01},
-    ),
-    ("beta-minus-0.5", "the positive pair's weight changed by β = -0.5", "A-Tab3", LESS),
-    ("beta-plus-0.2", "the positive pair's weight changed by β = +0.2", "A-Tab3", MORE),
-)
-BATCHNORM = ("normal", "normal")
-"""Modes of its mean and of its deviation: "normal", "detach" (no gradient) or "omit"."""
-NO_PREDICTOR: dict[str, Any] = {"predictor": 0}
-NO_BATCHNORM: dict[str, Any] = {"projector_norm": None, "predictor_norm": None}
-NO_EMA: dict[str, Any] = {"target": None}
-PARTS: tuple[Line, ...] = (
-    ("byol-bare", "BYOL without predictor and BatchNorm and EMA", "B-Tab3", NO_PREDICTOR | NO_BATCHNORM | NO_EMA),
-    ("byol-ema-only", "BYOL without predictor and BatchNorm", "B-Tab3", NO_PREDICTOR | NO_BATCHNORM),
-    ("byol-bn-only", "BYOL without predictor and EMA", "B-Tab3", NO_PREDICTOR | NO_EMA),
-    ("byol-nopredictor", "BYOL without predictor", "B-Tab3", NO_PREDICTOR),
-    ("byol-predictor-only", "BYOL without BatchNorm and EMA", "B-Tab3", NO_BATCHNORM | NO_EMA),
-    ("byol-nobn", "BYOL without BatchNorm", "B-Tab3", NO_BATCHNORM),
-    ("byol-noema", "BYOL without EMA", "B-Tab3", NO_EMA),
-    ("byol", "BYOL", "B-Tab3 B-Tab5", {}),
-)
-STATISTICS = (
-    ("none", "neither mean nor deviation", ("omit", "omit")),
-    ("mean", "mean", ("normal", "omit")),
-    ("std", "deviation", ("omit", "normal")),
-    ("both", "mean and deviation", ("normal", "normal")),
-    ("xmean", "mean (detached)", ("detach", "omit")),
-    ("xstd", "deviation (detached)", ("omit", "detach")),
-    ("xmean-std", "mean (detached) and deviation", ("detach", "normal")),
-    ("mean-xstd", "mean and deviation (detached)", ("normal", "detach")),
-    ("xmean-xstd", "mean (detached) and deviation (detached)", ("detach", "detach")),
-)
-LINEAR: tuple[tuple[str, str, str, tuple[float, ...], dict[str, Any]], ...] = (
-    ("B-Tab7", "byol-noema-linear", "without EMA", (0.01, 0.02, 0.05), NO_EMA),
-    ("B-Tab8", "byol-linear", "new every 10 epochs", (0.003, 0.005, 0.007), {"reset": 10}),
-    ("B-Tab9", "byol-linear", "new every 10 epochs", (0.01, 0.02, 0.05), {"reset": 10}),
-)
-
-
-def lines(method: str) -> Iterator[Line]:
-    """The rows of "simclr" or of "byol": a name, in words, its table, and what is changed of the released method.
-
-    Those of a family differ in a number, which is in their name: ``byol-reset-5``, ``byol-linear-0.01``.  Ends in ``-nobn``: the
-    linear predictor has no BatchNorm.
-    """
-    if method == "simclr":
-        for name, words, table, changes in SIMCLR:
-            yield f"simclr-{name}", f"SimCLR with {words}", table, changes
-        return
-    yield from PARTS
-    for name, words, modes in STATISTICS:
-        changes = {"projector_norm": modes, "predictor_norm": modes, "unbiased": True}
-        yield f"byol-norm-{name}", f"BYOL, BatchNorm by {words}", "B-Tab4", changes
-    for every in (5, 10, 20):
-        yield f"byol-reset-{every}", f"BYOL with a new predictor every {every} epochs", "B-Tab5", {"reset": every}
-    for table, name, words, ends, changes in LINEAR:
-        for norm, end in product((BATCHNORM, None), ends):
-            with_norm = "with BatchNorm in it" if norm else "without BatchNorm in it"
-            what = f"BYOL with a linear predictor on [0, {end:g}], {with_norm}, {words}"
-            linear = {"predictor": 1, "predictor_range": (0.0, end), "predictor_norm": norm}
-            yield f"{name}{'' if norm else '-nobn'}-{end:g}", what, table, linear | changes
-    for every, end in product((3, 5, 10, 20), (0.01, 0.02, 0.03, 0.05)):
-        what = f"BYOL with a predictor on ±{end:g}, new every {every} epochs"
-        changes = {"predictor_range": (-end, end), "reset": every, "lr": 0.02}
-        yield f"byol-small-{end:g}-reset-{every}", what, "B-Tab10", changes
-
-
-# --- what they change ------------------------------------------------------------------------------------------------
+with Path(__file__).with_name("papers.tsv").open(encoding="utf-8") as _rows:
+    ROWS = list(csv.DictReader(_rows, delimiter="\t"))
+"""The rows of the papers' tables on either data set: ``name``, ``tables``, ``what`` and ``changes``."""
 
 
 def simclr_settings(data: str) -> Settings:
@@ -122,7 +46,7 @@ def simclr_settings(data: str) -> Settings:
     stl = data == "stl10"
     split, stem, lr = ("train+unlabeled", "stl", 1e-3) if stl else ("train", "cifar", 1e-2)
     images: dict[str, Any] = {"dataset": data, "split": split, "pipeline": data, "networks": Networks(stem=stem)}
-    return Settings(**images, loss_kwargs=TAU, lr=lr, epochs=EPOCHS[-1], probes=EPOCHS)
+    return Settings(**images, loss_kwargs={"temperature": 0.5}, lr=lr, epochs=EPOCHS[-1], probes=EPOCHS)
 
 
 def byol_settings(simclr: Settings) -> Settings:
@@ -134,7 +58,7 @@ def byol_settings(simclr: Settings) -> Settings:
 
 
 TINY = Networks(width=8, projector_hidden=64, projector_out=32, channels=1)
-SHORT: dict[str, Any] = {"loss_kwargs": TAU, "shuffle": True}
+SHORT: dict[str, Any] = {"loss_kwargs": {"temperature": 0.5}, "shuffle": True}
 DIGITS = Settings(dataset="digits", pipeline="digits", networks=TINY, lr=5e-3, schedule="cosine", epochs=20, **SHORT)
 # the released SGD at a rate of 0.1 ended with an effective rank of 1.4, and k-NN at 34 %
 ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 2e-3, "weight_decay": 0.0, "batch": 64, "ema": 0.97}
@@ -179,15 +103,12 @@ def presets() -> Mapping[str, Preset]:
     small = "SimCLR with InfoNCE and a small network on 5,000 images of CIFAR-10, in minutes on two CPU cores"
     found = [Preset("digits-simclr-nce", f"SimCLR with InfoNCE {digits}", DIGITS)]
     found += [Preset("digits-byol", f"BYOL {digits}", DIGITS_BYOL), Preset("cifar10-small", small, SMALL)]
-    of_networks = {field.name for field in dataclasses.fields(Networks)}
     for (data, title), method in product(IMAGES.items(), ("simclr", "byol")):
         base = simclr_settings(data) if method == "simclr" else byol_settings(simclr_settings(data))
-        for name, what, tables, changes in lines(method):
-            networks = {key: value for key, value in changes.items() if key in of_networks}
-            rest = {key: value for key, value in changes.items() if key not in of_networks}
-            settings = replace(base, networks=replace(base.networks, **networks), **rest)
-            full = [f"{table}-{data}-resnet18" if table[0] == "B" else table for table in tables.split()]
-            found.append(Preset(f"{data}-{name}", f"{what}, on {title}", settings, tuple(full)))
+        for row in (row for row in ROWS if row["name"].startswith(method)):
+            tables = [f"{table}-{data}-resnet18" if table[0] == "B" else table for table in row["tables"].split()]
+            settings = with_changes(base, row["changes"].split())
+            found.append(Preset(f"{data}-{row['name']}", f"{row['what']}, on {title}", settings, tuple(tables)))
     return {preset.name: preset for preset in found}
 
 
@@ -283,18 +204,15 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
     >>> with_changes(SMALL, ["networks.width=32", "betas=0.9,0.99"]).betas
     (0.9, 0.99)
     """
-    top, networks = dict[str, Any](), dict[str, Any]()
+    found: dict[str, Any] = {}
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key:
             raise ValueError(f"a change must be of the form key=value, got {change!r}")
         if key in ("networks", "loss_kwargs"):
             raise ValueError(f"{key} can't be set as a whole, but by parts: networks.width=16, or temperature=0.2")
-        inside = key.startswith("networks.")
-        (networks if inside else top)[key.removeprefix("networks.")] = _read(text)
-    if networks:
-        top["networks"] = with_values(settings.networks, networks, "networks.")
-    return with_values(settings, top)
+        found[key] = _read(text)
+    return with_values(settings, found)
 
 
 def _read(text: str) -> Any:
@@ -314,13 +232,10 @@ def values_of(settings: Settings) -> dict[str, str]:
     >>> values_of(SMALL)["networks.projector_norm"], values_of(SMALL)["probes"]
     ('normal,normal', 'none')
     """
-    values = {part.name: getattr(settings, part.name) for part in dataclasses.fields(settings)}
-    values = {name: value for name, value in values.items() if name not in WITHIN}
-    values |= {**arguments(settings.objective), **settings.loss_kwargs}
-    values |= {f"networks.{name}": value for name, value in vars(settings.networks).items()}
+    values = {**TAKES[settings.objective], **flat(settings.as_json())}
     found = {}
     for name, value in values.items():
-        parts = value if isinstance(value, tuple) else (value,)
+        parts = value if isinstance(value, list) else [value]
         words = (str(part).lower() if part is None or isinstance(part, bool) else str(part) for part in parts)
         found[name] = ",".join(words) or "none"
     return found

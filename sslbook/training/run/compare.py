@@ -11,18 +11,18 @@ from typing import Any
 from sslbook._files import runs_folder, user_path
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
+from sslbook.training.run.settings import flat
 from sslbook.training.run.trainer import curves
 
 MEASURED = {
-    "loss": ".4f",
-    "knn": ".2%",
-    "linear": ".2%",
-    "embedding_cosine": ".3f",
-    "embedding_rank": ".1f",
-    "rank": ".1f",
+    "loss": ("loss", ".4f"),
+    "knn": ("k-NN", ".2%"),
+    "linear": ("linear", ".2%"),
+    "embedding_cosine": ("cosine", ".3f"),
+    "embedding_rank": ("rank of embeddings", ".1f"),
+    "feature_rank": ("of features", ".1f"),
 }
-"""What is shown of a run's last row, or of the last one that has it: accuracies in per cent."""
-HEADS = {"knn": "k-NN", "embedding_cosine": "cosine", "embedding_rank": "rank of embeddings", "rank": "of features"}
+"""What is shown of a run's last row, or of the last one that has it, under which head: accuracies in per cent."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,7 +40,11 @@ def main(arguments: Sequence[str]) -> int:
     for line in table(found):
         print(line)
     if options.plot is not None:
-        curves({name: rows for name, (_, rows, _) in found.items()}).savefig(options.plot, bbox_inches="tight")
+        drawn = curves({name: rows for name, (_, rows, _) in found.items()})
+        try:
+            drawn.savefig(options.plot, bbox_inches="tight")
+        except ValueError as error:  # another ending
+            parser.error(f"--plot: {error}")
     return 0
 
 
@@ -66,34 +70,24 @@ def read_runs(root: Path) -> dict[str, tuple[dict[str, Any], list[Row], str]]:
     return found
 
 
-def flat(settings: Mapping[str, Any], room: str = "") -> dict[str, Any]:
-    """Settings by the names that a command line has for them.
-
-    >>> flat({"lr": 0.1, "networks": {"width": 8}, "loss_kwargs": {"temperature": 0.2}})
-    {'lr': 0.1, 'networks.width': 8, 'temperature': 0.2}
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = "" if name == "loss_kwargs" else f"{name}."
-        found |= flat(value, room + inner) if isinstance(value, Mapping) else {room + name: value}
-    return found
-
-
 def table(runs: Mapping[str, tuple[Mapping[str, Any], list[Row], str]]) -> list[str]:
     """A line for each run under a line of heads: its name, the settings that differ, epochs, what was measured, and its state."""
     every = {name: None for settings, _, _ in runs.values() for name in settings}
     differ = [name for name in every if len({json.dumps(settings.get(name)) for settings, _, _ in runs.values()}) > 1]
-    measured = [
-        name for name in MEASURED if any(row.get(name) is not None for _, rows, _ in runs.values() for row in rows)
-    ]
-    lines = [["run", *differ, "done", *(HEADS.get(name, name) for name in measured), "state"]]
+    known = {name for _, rows, _ in runs.values() for row in rows for name in row if row[name] is not None}
+    measured = [name for name in MEASURED if name in known]
+    lines = [["run", *differ, "done", *(MEASURED[name][0] for name in measured), "state"]]
     for run, (settings, rows, state) in runs.items():
         last = {name: next((row[name] for row in rows[::-1] if row.get(name) is not None), None) for name in measured}
-        values = [f"{last[name]:{MEASURED[name]}}" if last[name] is not None else "-" for name in measured]
+        values = [f"{last[name]:{MEASURED[name][1]}}" if last[name] is not None else "-" for name in measured]
         done = str(rows[-1]["epoch"] if rows else 0)
-        chosen = [
-            "-" if settings.get(name) is None else str(settings[name])[:20] for name in differ
-        ]  # digests are longer
+        chosen = ["-" if settings.get(name) is None else _short(settings[name]) for name in differ]
         lines.append([run, *chosen, done, *values, state])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def _short(value: Any) -> str:
+    """A setting in a column: of a digest its first digits."""
+    text = str(value)
+    return text[:7] if len(text) == 64 else text[:20]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from sslbook._check import hint, keep_plain, require_number, require_one_of, require_whole
 from sslbook.networks.siamese import Networks
 from sslbook.training.augment import PIPELINES
-from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, checked
+from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, TAKES, checked
 
 CHOICES = {
     "dataset": ("cifar10", "stl10", "mnist", "digits"),
@@ -39,8 +39,6 @@ WITHIN = ("networks", "loss_kwargs", "own")
 """Settings that have parts; a command line sets these parts alone."""
 REPLACED = ("dataset", "split", "subset", "pipeline")
 """Settings that a run with its caller's own images has no use for, and those of the loss where that is the caller's too."""
-
-Record = TypeVar("Record", "Settings", Networks)
 
 
 class Refused(ValueError):
@@ -133,8 +131,6 @@ class Settings:
             if not isinstance(getattr(self, name), kind):
                 word = "true or false" if kind is bool else "a Networks"
                 raise ValueError(f"{name} must be {word}, got {getattr(self, name)!r}")
-        if self.split != "train" and self.dataset != "stl10":
-            raise ValueError(f"split must be train, as {self.dataset} has no images without labels, got {self.split!r}")
         if self.warmup and (self.schedule != "cosine" or self.warmup >= self.epochs):
             where = f"the cosine schedule, and shorter than its {self.epochs} epochs"
             raise ValueError(f"warmup is for {where}, got {self.warmup} with schedule {self.schedule}")
@@ -172,47 +168,62 @@ def stored_settings(text: str) -> Settings:
     return Settings(**{**values, "networks": Networks(**values["networks"])})
 
 
+def flat(settings: Mapping[str, Any], room: str = "") -> dict[str, Any]:
+    """Settings, as :meth:`Settings.as_json` has them, by the names that a command line has for them.
+
+    >>> flat({"lr": 0.1, "networks": {"width": 8}, "loss_kwargs": {"temperature": 0.2}})
+    {'lr': 0.1, 'networks.width': 8, 'temperature': 0.2}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = "" if name == "loss_kwargs" else f"{name}."
+        found |= flat(value, room + inner) if isinstance(value, Mapping) else {room + name: value}
+    return found
+
+
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """Where two runs' settings, as :meth:`Settings.as_json` has them, differ; but for what a run may change as it goes on.
 
     >>> differences({"epochs": 4, "networks": {"width": 8}}, {"epochs": 6, "networks": {"width": 16}})
     'epochs 4, now 6; networks.width 8, now 16'
     """
-    found = []
-    for name in theirs.keys() | ours.keys():
-        was, now = theirs.get(name), ours.get(name)
-        if isinstance(was, Mapping) and isinstance(now, Mapping):
-            found += [f"{name}.{part}" for part in differences(was, now).split("; ") if part]
-        elif was != now and name not in ("evaluate", "probes", "capture"):
-            found.append(f"{name} {was}, now {now}")
-    return "; ".join(sorted(found))
+    was, now = flat(theirs), flat(ours)
+    names = sorted((was.keys() | now.keys()) - {"evaluate", "probes", "capture"})
+    return "; ".join(f"{k} {was.get(k)}, now {now.get(k)}" for k in names if was.get(k) != now.get(k))
 
 
-def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Record:
-    """Settings or networks with some fields replaced.
+def with_values(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings with some changed: fields, parts of the networks as ``networks.width``, and what the objective takes.
 
-    What an objective takes comes by its plain name, or within ``loss_kwargs``; another objective keeps of it what it takes too.
-    One number for a tuple is a tuple of one, and ``None`` the word "none" where the field is a word, as in ``capture=none``.
-    room: ``networks.`` for networks, said in errors.  Raises ValueError for a name that there is not, with the nearest ones, and
-    for a value that is not allowed.
+    That comes by its plain name, or within ``loss_kwargs``; another objective keeps of it what it takes too.  One number for a
+    tuple is a tuple of one, and ``None`` the word "none" where the field is a word, as in ``capture=none``.
+    Raises ValueError for a name that there is not, with the nearest ones, and for a value that is not allowed.
+
+    >>> with_values(Settings(), {"networks.width": 8, "temperature": 0.2}).networks.width
+    8
     """
-    usual = {f.name: getattr(type(value)(), f.name) for f in fields(value)}
-    changes = dict(changes)
-    objective: object = changes.get("objective", getattr(value, "objective", None))
-    if isinstance(value, Settings):
-        given = {name: changes.pop(name) for name in list(changes) if name in ARGUMENTS}
-        kept = {name: part for name, part in value.loss_kwargs.items() if name in arguments(objective)}
-        changes["loss_kwargs"] = {**changes.get("loss_kwargs", kept), **given}
+    usual = {**vars(Settings()), **{f"networks.{name}": value for name, value in vars(Networks()).items()}}
+    takes = TAKES.get(str(changes.get("objective", settings.objective)), {})
+    kept = {name: part for name, part in settings.loss_kwargs.items() if name in takes}
+    fields: dict[str, Any] = {"loss_kwargs": changes.get("loss_kwargs", kept)}
+    networks: dict[str, Any] = {}
+    known = [*(name for name in usual if name not in WITHIN), *takes]
     for name, new in changes.items():
+        room, _, part = name.rpartition(".")
+        if name in ARGUMENTS:
+            fields["loss_kwargs"] = {**fields["loss_kwargs"], name: new}
+            continue
         if name not in usual:
-            known = [*(f.name for f in fields(Settings) if f.name not in WITHIN), *arguments(objective)]
-            known += [f"networks.{f.name}" for f in fields(Networks)]
-            raise ValueError(f"there is no setting {room}{name}; {hint(room + name, known)}")
-        if usual[name] == () and not isinstance(new, tuple | list) and not hasattr(new, "__len__"):
-            changes[name] = () if new is None else (new,)
+            raise ValueError(f"there is no setting {name}; {hint(name, known)}")
+        if usual[name] == () and not hasattr(new, "__len__"):
+            new = () if new is None else (new,)
         elif isinstance(usual[name], str) and new is None:
-            changes[name] = "none"
+            new = "none"
+        if name != "loss_kwargs":
+            (networks if room else fields)[part] = new
     try:
-        return replace(value, **changes)
+        if networks:
+            fields["networks"] = replace(fields.get("networks", settings.networks), **networks)
+        return replace(settings, **fields)
     except TypeError as error:  # whoever writes key=value gives words
         raise ValueError(str(error)) from None

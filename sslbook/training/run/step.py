@@ -11,20 +11,17 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sslbook._ambient import default_device_of
+from sslbook._ambient import anywhere, default_device_of
 from sslbook._machine import has_bfloat16
 from sslbook._random import to_device
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
-from sslbook.networks.siamese import Outputs, Siamese, build
-from sslbook.training import objectives
+from sslbook.networks.siamese import Outputs, build
 from sslbook.training.augment import PIPELINES, Pipeline, apply, draws, plain, random_view
 from sslbook.training.objectives import objective, sees
 from sslbook.training.run import distributed
@@ -55,16 +52,12 @@ def generator(seed: int, purpose: str, number: int) -> torch.Generator:
 def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
     """Training images, or a subset of them, and test images, as the settings name them.
 
-    With ``download``, processes take turns: the first fetches what is missing, and the others find it there.  Raises
-    FileNotFoundError, which says where they are looked for, if they are missing.
+    Every seed has the same subset.  Raises FileNotFoundError, which says where images are looked for, if they are missing.
     """
-    for turn in range(distributed.world() if download else 1):
-        if turn == distributed.rank() or not download:
-            whole = datasets.load_dataset(settings.dataset, settings.split, download=download)
-            tests = datasets.load_dataset(settings.dataset, "test", download=download)
-        if download:
-            distributed.wait_for_all()
-    return whole if settings.subset is None else datasets.subset(whole, settings.subset, SUBSET_SEED), tests
+    whole, tests = (
+        datasets.load_dataset(settings.dataset, part, download=download) for part in (settings.split, "test")
+    )
+    return datasets.subset(whole, settings.subset, SUBSET_SEED), tests
 
 
 def labelled(data: Dataset, name: str = "") -> Dataset:
@@ -137,42 +130,67 @@ class Batches:
 # --- what it does with them ------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
 class Step:
-    """Loss and gradients of a minibatch: ``step(index, one, two)``, with the draws of further views if weights are taken from them.
+    """Loss and gradients of a minibatch, ``step(index, one, two)``, on this process; and what they are made of.
 
-    model: the networks.  objective: a function of :class:`Outputs`.  pipeline: the augmentation.
-    pixels: all images, uint8 ``(N, C, H, W)``, on the device where they are trained on.
-    precision: the type in which the networks multiply, under autocast; views and loss stay in float32.
-    capture: ``none``, ``graph``, ``compile`` or ``both``; a graph is of ``batch`` images.
-    clean: the objective asks for the un-augmented images too.  labels: the images' classes ``(N,)``, if it asks for those.
-    own_views: the caller's function of pixels in [0, 1] and a generator, in the place of the pipeline; its draws are seeds.
+    Calling it with images' numbers ``(B,)`` and the draws ``(B, NUMBERS)`` of their two views, or four where weights are taken from
+    two further ones, leaves the gradients in the parameters and gives the loss, a scalar on the device that the next call may
+    overwrite.  Nothing is read back.
 
-    Calling it with images' numbers ``(B,)`` and the two views' draws ``(B, NUMBERS)`` leaves the gradients in the parameters and
-    gives the loss, a scalar on the device that the next call may overwrite.  Nothing is read back.
+    model: the networks, with their first weights.  pixels: all images, uint8 ``(N, C, H, W)``, on the device where they are trained
+    on.  labels: their classes ``(N,)``, if the objective asks for those.
+    backbone, pipeline: the caller's own encoder with its number of features, and augmentation, in the place of the settings'.
+    own_views, own_loss: see ``train``; no graph is captured of these, and the draws are then seeds.
+
+    precision: the type in which the networks multiply, under autocast; views and loss stay in float32.  ``auto`` is bfloat16 on a
+    GPU, and on a processor that multiplies in it for a million weights or more: the book's small networks stay in float32, so that
+    their numbers are the same on every processor.
+    Raises ValueError where labels are asked for and missing, and for a ``capture`` that this device can't do.
     """
 
-    model: Siamese
-    objective: Callable[[Outputs], Tensor]
-    pipeline: Pipeline
-    pixels: Tensor
-    _: KW_ONLY
-    batch: int
-    precision: torch.dtype = torch.float32
-    capture: str = "none"
-    clean: bool = False
-    labels: Tensor | None = None
-    own_views: Views | None = None
-    _graph: torch.cuda.CUDAGraph | None = field(default=None, init=False)
-    _inputs: tuple[Tensor, ...] = field(init=False)
-    _result: Tensor = field(init=False)
-    _gradients: list[tuple[nn.Parameter, Tensor]] = field(init=False)
+    def __init__(
+        self,
+        settings: Settings,
+        data: Dataset,
+        device: torch.device,
+        backbone: tuple[nn.Module, int] | None = None,
+        pipeline: Pipeline | None = None,
+        own_views: Views | None = None,
+        own_loss: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        seen = sees(settings.objective, **settings.loss_kwargs)
+        if seen == "labels" and (missing := int((data.labels < 0).sum())):
+            without = f"{missing} of the {len(data)} of {data.name} have none"
+            raise ValueError(f"objective {settings.objective} asks for the class of each image, and {without}")
+        self.clean, self.labels = seen == "clean", data.labels.to(device) if seen == "labels" else None
+        self.pixels, self.batch = data.pixels.to(device), settings.batch // distributed.world()
+        self.pipeline, self.own_views = pipeline or PIPELINES[settings.pipeline], own_views
+        self.objective = objective(settings.objective, **settings.loss_kwargs)
+        if own_loss is not None:
+            self.objective = anywhere(lambda outputs: own_loss(torch.stack(outputs[:2], dim=1)))
 
-    def __post_init__(self) -> None:
+        self.model = build(settings.networks, settings.seed, backbone).to(device)
+        width = settings.networks.width if backbone is None else 1  # of whose layers nothing is known
+        self.model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
+        distributed.share_batchnorm(self.model)
+        many = sum(part.numel() for part in self.model.encoder.parameters()) >= LARGE
+        low = settings.precision == "auto" and (device.type == "cuda" or (many and has_bfloat16()))
+        self.precision = torch.bfloat16 if low or settings.precision == "bfloat16" else torch.float32
+
+        own = own_views is not None or own_loss is not None
+        one_gpu = device.type == "cuda" and distributed.world() == 1 and not own
+        self.capture = settings.capture if settings.capture != "auto" else "graph" if one_gpu else "none"
+        if self.capture in ("graph", "both") and not one_gpu:
+            where = f"{device.type} with {distributed.world()} processes" + ", and a loss or views of your own" * own
+            raise ValueError(f"capture must be none or compile on {where}, got {self.capture!r}")
         self._loss = torch.compile(self.loss) if self.capture in ("compile", "both") else self.loss
+        self._graph: torch.cuda.CUDAGraph | None = None
 
     def view(self, pixels: Tensor, drawn: Tensor) -> Tensor:
-        """One view of each image, as its draws say."""
+        """One view of each image, bytes ``(B, C, H, W)`` to float32 ``(B, C, size, size)``, as its draws ``(B, NUMBERS)`` say.
+
+        The caller's function gets pixels in [0, 1], and a generator on the processor whose seed the draws are.
+        """
         if self.own_views is None:
             return apply(pixels, self.pipeline, drawn)
         return self.own_views(pixels.float() / 255, torch.Generator().manual_seed(int(drawn)))
@@ -234,56 +252,6 @@ class Step:
             loss = self._loss(*inputs)
         loss.backward()
         return loss.detach()
-
-
-def make_step(
-    settings: Settings,
-    data: Dataset,
-    device: torch.device,
-    backbone: tuple[nn.Module, int] | None = None,
-    pipeline: Pipeline | None = None,
-    own_views: Views | None = None,
-    own_loss: Callable[[Tensor], Tensor] | None = None,
-) -> Step:
-    """The step of a run on this process: networks with their first weights, objective, augmentation and images on the device.
-
-    backbone, pipeline: the caller's own encoder with its number of features, and augmentation, in the place of the settings'.
-    own_views, own_loss: see ``train``; no graph is captured of these.
-    The precision ``auto`` is bfloat16 on a GPU, and on a processor that multiplies in it for a million weights or more: the
-    book's small networks stay in float32, so that their numbers are the same on every processor.
-    Raises ValueError where labels are asked for and missing, and for a ``capture`` that this device can't do.
-    """
-    seen = sees(settings.objective, **settings.loss_kwargs)
-    labels = data.labels if seen == "labels" else None
-    if labels is not None and (missing := int((labels < 0).sum())):
-        without = f"{missing} of the {len(labels)} of {data.name} have none"
-        raise ValueError(f"objective {settings.objective} asks for the class of each image, and {without}")
-    own = own_views is not None or own_loss is not None
-    one_gpu = device.type == "cuda" and distributed.world() == 1 and not own
-    capture = settings.capture if settings.capture != "auto" else "graph" if one_gpu else "none"
-    if capture in ("graph", "both") and not one_gpu:
-        where = f"{device.type} with {distributed.world()} processes" + ", and a loss or views of your own" * own
-        raise ValueError(f"capture must be none or compile on {where}, got {capture!r}")
-    model = build(settings.networks, settings.seed, backbone).to(device)
-    width = settings.networks.width if backbone is None else 1  # of whose layers nothing is known
-    model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
-    distributed.share_batchnorm(model)
-    many = sum(part.numel() for part in model.encoder.parameters()) >= LARGE
-    low = settings.precision == "auto" and (device.type == "cuda" or (many and has_bfloat16()))
-    return Step(
-        model,
-        objective(settings.objective, **settings.loss_kwargs)
-        if own_loss is None
-        else partial(objectives.own, loss=own_loss),
-        pipeline or PIPELINES[settings.pipeline],
-        data.pixels.to(device),
-        batch=settings.batch // distributed.world(),
-        precision=torch.bfloat16 if low or settings.precision == "bfloat16" else torch.float32,
-        capture=capture,
-        clean=seen == "clean",
-        labels=None if labels is None else labels.to(device),
-        own_views=own_views,
-    )
 
 
 def layout_of(width: int, device: torch.device) -> torch.memory_format:

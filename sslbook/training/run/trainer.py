@@ -14,7 +14,6 @@ import io
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 import sslbook
-from sslbook._ambient import anywhere, in_float32, put_back
+from sslbook._ambient import anywhere, in_float32, put_back, warn
 from sslbook._check import require_whole
 from sslbook._files import commit, write_text
-from sslbook._machine import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
+from sslbook._machine import GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.training import collapse
@@ -41,13 +40,13 @@ from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.step import (
     FACTOR,
     Batches,
+    Step,
     Views,
     generator,
     labelled,
     learning_rate,
     load_data,
     make_optimizer,
-    make_step,
     require_fit,
     target_average,
 )
@@ -184,7 +183,7 @@ def train(
                 torch.backends.cudnn.benchmark = True  # all batches have one shape
             else:
                 keep_freed_memory()
-            step = make_step(settings, images, place, backbone, pipeline, views, loss)
+            step = Step(settings, images, place, backbone, pipeline, views, loss)
             floor = least(settings.objective, settings.batch, **settings.loss_kwargs) if loss is None else None
             floor = floor if settings.drop_last else None  # a smaller last batch has another one
             sort = {"labels": step.labels is not None, "length": settings.objective == "vicreg" or loss is not None}
@@ -218,18 +217,18 @@ def train(
             steps = distributed.gather(torch.tensor([state.step], device=place)).unique().tolist()
             if len(steps) > 1:
                 raise Refused(f"the processes read checkpoints of steps {steps}: all must see the same folder")
-            start, earlier, silent, gone, writer = state.step, state.seconds, quiet or not first, False, None
+            start, earlier, silent, writer = state.step, state.seconds, quiet or not first, None
             if 0 < start < end and not silent:
                 _say(f"{name}: going on after step {start} of {last}")
+            if 0 < start == last and not silent:
+                _say(f"{name}: {folder} holds this run, finished; another folder trains anew")
             if first and start == 0 and (folder / checkpoints.LOG).exists():
                 shutil.rmtree(folder / checkpoints.CURVES, ignore_errors=True)  # of which each step would come twice
                 if not silent:
                     _say(f"{name}: beginning again: {folder} holds a log, and no whole checkpoint")
             if tensorboard and first:
-                try:
-                    from torch.utils.tensorboard import SummaryWriter
-                except ImportError:
-                    raise Refused("TensorBoard is not installed: pip install tensorboard") from None
+                from torch.utils.tensorboard import SummaryWriter
+
                 # points of an interrupted run after this step are not shown
                 writer = SummaryWriter(str(folder / checkpoints.CURVES), purge_step=start + 1)
         except Refused:
@@ -306,18 +305,19 @@ def train(
                                     writer.add_scalar(column, row[column], now)
                         left = settings.epochs - epoch
                         minutes = f"  ({left} to go, {left * state.seconds / max(epoch, 1) / 60:.0f} min)"
-                        gone = not (silent or _say(f"{name}: {line(row)}{minutes * (epoch > 0 and left > 0)}"))
+                        if not silent:
+                            _say(f"{name}: {line(row)}{minutes * (epoch > 0 and left > 0)}")
                         earlier_said = [bool(old["collapsed"]) for old in state.rows[:-1] if "collapsed" in old]
                         if row.get("collapsed") and not told and (left == 0 or earlier_said[-1:] == [True]):
                             told = True  # twice in a row, or at the end
-                            (warnings.warn if quiet else _say)(f"{name}: {row['collapsed']}")
+                            (warn if quiet else _say)(f"{name}: {row['collapsed']}")
                         if on_epoch is not None:
                             with put_back(model):
                                 on_epoch(dict(state.rows[-1]))
                     distributed.wait_for_all()
 
-                # Checkpoint, and the end of a run that is asked to stop: by a signal, or since nobody reads what it prints.
-                signal = asked() or BROKEN_PIPE * gone
+                # Checkpoint, and the end of a run that a signal asks to stop.
+                signal = asked()
                 old = time.monotonic() - saved > (LONG_SECONDS if within else SAVE_SECONDS)
                 due = old or now == end or (save_every is not None and now % save_every == 0)
                 if signal or (due and now > start):
@@ -345,17 +345,9 @@ def train(
         return Result(settings, folder, state.step, state.step == last, list(state.rows), model)
 
 
-def _say(text: str) -> bool:
-    """Print a line on standard error, above the bar if there is one.
-
-    False once nobody reads there, as after a closed terminal, or ``| head``: the run then stops as by a signal.
-    """
-    try:
-        (print if tqdm is None else tqdm.write)(text, file=sys.stderr)
-        sys.stderr.flush()
-    except OSError:
-        return False
-    return True
+def _say(text: str) -> None:
+    """Print a line on standard error, above the bar if there is one."""
+    (print if tqdm is None else tqdm.write)(text, file=sys.stderr)
 
 
 def line(row: Row) -> str:
@@ -403,6 +395,8 @@ def curves(runs: Mapping[str, list[Row]]) -> Figure:
         if title == "loss" and len(runs) == 1 and (floors := {row["least"] for row in rows if "least" in row}):
             axes.axhline(max(floors), color="grey", ls=":", label="least")
         axes.set(xlabel="epoch", ylabel=title)
-        if axes.get_legend_handles_labels()[1]:
+        if len(runs) == 1 and axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="small")
+    if len(runs) > 1:  # one legend for all panels, beside them
+        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return drawn

@@ -74,23 +74,6 @@ def test_cifar10_has_rows_of_three_planes(folder: Path) -> None:
     assert torch.equal(enumerated.read("cifar10", "test", dtype=torch.float64).pixels * 255, test.pixels.double())
 
 
-class Harmful:
-    def __reduce__(self):
-        return os.mkdir, ("harm",)
-
-
-def test_unpickling_runs_no_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    content = pickle.dumps({"data": Harmful()}, protocol=2)
-    (folder / "cifar-10-batches-py/test_batch").write_bytes(content)
-    monkeypatch.setitem(datasets.MD5["cifar10"], "cifar-10-batches-py/test_batch", hashlib.md5(content).hexdigest())
-    with pytest.raises(ValueError, match=r"asks for (posix|nt)\.mkdir; only NumPy arrays may be in it"):
-        load_dataset("cifar10", "test")
-    assert not Path("harm").exists()
-    pickle.loads(content)  # what would have happened
-    assert Path("harm").exists()
-
-
 def test_stl10_is_stored_column_by_column(folder: Path) -> None:
     for split, labels in (("train", [0, 9, 3]), ("test", [1, 2]), ("unlabeled", [-1] * 4)):
         data = load_dataset("stl10", split)

@@ -18,7 +18,7 @@ from sslbook.networks.siamese import Networks
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.run.settings import CHOICES, Settings
-from sslbook.training.run.step import Batches, make_optimizer, make_step
+from sslbook.training.run.step import Batches, Step, make_optimizer
 
 META = torch.device("meta")
 SMALL = Networks(width=8, projector_hidden=16, projector_out=8, predictor_hidden=8)
@@ -48,7 +48,7 @@ def test_a_step_asks_the_device_nothing(name: str, monkeypatch: pytest.MonkeyPat
     size = PIPELINES[settings.pipeline].size
     pixels = torch.zeros(1, settings.networks.channels, size, size, dtype=torch.uint8).expand(96, -1, -1, -1)
     data = Dataset(pixels, torch.arange(96) % 10, "nothing", 10)
-    step, batches = make_step(settings, data, META), Batches(settings, 96)
+    step, batches = Step(settings, data, META), Batches(settings, 96)
     optimizer = make_optimizer(settings, step.model.learning())
     for number in (0, 1):
         step(*batches.at(number))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.siamese import Outputs
-from sslbook.training.objectives import OBJECTIVES, arguments, objective, sees
+from sslbook.training.objectives import OBJECTIVES, TAKES, objective, sees
 
 N, D = 9, 6
 LABELS = torch.arange(N) % 4
@@ -200,7 +200,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for name in OBJECTIVES:
         with pytest.raises(ValueError, match=f"{name} takes .*got 'nonsense'"):
             objective(name, nonsense=1)
-        for setting, default in arguments(name).items():
+        for setting, default in TAKES[name].items():
             for value in {bool: [1, "yes"], float: [math.nan, "high", None], str: ["nonsense"]}[type(default)]:
                 with pytest.raises((TypeError, ValueError), match=f"{setting} must be"):
                     objective(name, **{setting: value})

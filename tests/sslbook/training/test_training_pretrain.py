@@ -309,8 +309,9 @@ def test_what_is_changed_or_does_nothing_is_told() -> None:
         ({"batch": 1000}, "batch=1000 is cut to the 256 images that there are"),
         ({"probes": (1,)}, "probes measure nothing without val"),
     ):
-        with pytest.warns(UserWarning, match=sentence):
+        with pytest.warns(UserWarning, match=sentence) as told:
             pretrain(DIGITS, small, **{**SMALL, "epochs": 1, **options})
+        assert told[0].filename == __file__, "the caller's line"
 
 
 def test_a_folder_of_pictures_is_cut_and_kept_apart_from_the_run(tmp_path: Path) -> None:

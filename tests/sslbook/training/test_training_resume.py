@@ -266,22 +266,6 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tu
     assert same_weights(whole, go(settings(), tmp_path / "parts", data))
 
 
-def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
-    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as gone:
-        monkeypatch.setattr(sys, "stderr", gone)
-        with pytest.raises(compute.Stopped) as stopped:
-            train(settings(), tmp_path, data=data, device="cpu")
-        with pytest.raises(BrokenPipeError):
-            gone.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), write)
-    assert stopped.value.number == compute.BROKEN_PIPE
-    assert checkpoints.kept(tmp_path)
-
-
 def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
     seen = []
@@ -324,7 +308,7 @@ def test_precision_is_what_is_asked_and_goes_on_as_it_began(
     ):
         monkeypatch.setattr(steps, "has_bfloat16", lambda has=has: has)
         monkeypatch.setattr(steps, "LARGE", large)
-        found = steps.make_step(settings(f"precision={wanted}"), data[0], torch.device("cpu")).precision
+        found = steps.Step(settings(f"precision={wanted}"), data[0], torch.device("cpu")).precision
         assert found == (torch.bfloat16 if low else torch.float32)
     whole = go(settings("precision=bfloat16"), tmp_path / "whole", data)
     full = go(settings("precision=float32"), tmp_path / "full", data)
@@ -351,7 +335,7 @@ def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypat
 def test_a_graph_is_of_a_whole_batch(data: tuple) -> None:
     """A last batch that is not full has a step of its own."""
     asked = settings("batch=48", "drop_last=false")
-    step = steps.make_step(asked, data[0], torch.device("cpu"))
+    step = steps.Step(asked, data[0], torch.device("cpu"))
     part, whole = (Batches(asked, 128).at(number) for number in (2, 0))
     step.capture, step._gradients, step._result = "graph", [], torch.tensor(1.5)
     step._inputs = tuple(part.clone() for part in whole)
