@@ -149,8 +149,7 @@ def default_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
 def anywhere(function: Callable[P, R], gradients: bool = False) -> Callable[P, R]:
     """The function, with :func:`default_settings` whatever is set around a call.
 
-    The compiler knows autocast and no other context, so there this alone is turned off.  Inside of ``torch.func.vmap`` it works as
-    far as no number is read; where one is, that is a ValueError that says so.
+    The compiler knows autocast and no other context, so there this alone is turned off.
     """
 
     @functools.wraps(function)
@@ -158,13 +157,8 @@ def anywhere(function: Callable[P, R], gradients: bool = False) -> Callable[P, R
         if torch.compiler.is_compiling():
             with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
                 return function(*args, **kwargs)
-        try:
-            with default_settings(gradients):
-                return function(*args, **kwargs)
-        except RuntimeError as error:
-            if "vmap" not in str(error):
-                raise
-            raise ValueError(f"{function.__qualname__} can't be called inside of torch.func.vmap: {error}") from error
+        with default_settings(gradients):
+            return function(*args, **kwargs)
 
     return with_default_settings
 
@@ -194,7 +188,7 @@ class _CopyOutputs(TorchFunctionMode):
 def warn(text: str) -> None:
     """A UserWarning at the line that called the library: at the first frame that is neither its own nor a decorator's."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in ("sslbook", "torch", "contextlib"):
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("sslbook", "torch", "contextlib"):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 

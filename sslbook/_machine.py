@@ -131,8 +131,6 @@ def keep_freed_memory() -> bool:
 
 STOPS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 """What asks to stop; Windows has the first two."""
-BROKEN_PIPE = 13
-"""SIGPIPE, by number: Windows has none, and Python ignores it."""
 GOES_ON = "the same command goes on from the last checkpoint"
 
 
@@ -175,21 +173,14 @@ def heard(handler: Callable[[int, FrameType | None], None] = stop) -> Iterator[N
             signal.signal(number, usual)
 
 
-_requested: Callable[[], int] | None = None
-
-
 @contextlib.contextmanager
 def asked_to_stop() -> Iterator[Callable[[], int]]:
     """A function that returns the number of the first signal that came, or 0: a signal is noted, so that no step is left half done.
 
     A later Ctrl-C interrupts, unless it comes within a second: a terminal's comes to all processes, and once more from the one that
     began them.  Other signals don't: a terminal that closes sends two, and a cluster another one before the end.
-    Within another one, it is that one.
+    Within another one, that one hears.
     """
-    global _requested
-    if _requested is not None:
-        yield _requested
-        return
     signals: list[tuple[int, float]] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -198,8 +189,4 @@ def asked_to_stop() -> Iterator[Callable[[], int]]:
         signals.append((number, time.monotonic()))
 
     with heard(note):
-        _requested = lambda: signals[0][0] if signals else 0  # noqa: E731
-        try:
-            yield _requested
-        finally:
-            _requested = None
+        yield lambda: signals[0][0] if signals else 0

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _ended(2, str(error))
         except OSError as error:
             if isinstance(error, BrokenPipeError):  # whoever reads has had enough, as head has
-                return _ended(128 + _machine.BROKEN_PIPE)
+                return _ended(128 + 13)  # SIGPIPE by number, as Windows has none
             where = f"{error.filename}: " if error.filename is not None else ""
             return _ended(2, f"{where}{error.strerror or error}")
         except ModuleNotFoundError as error:

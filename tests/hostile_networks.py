@@ -167,7 +167,8 @@ NETWORKS: dict[str, Case] = {
     "one module in two places": Case(lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), ONCE, layer="0"),
     "never applied": whole(lambda net, x: net.b(x[:, [0, 1, 2, 3, 0]]), ONCE),
     "attention's own projection":
-        whole(lambda net, x: net.b(x, x, x)[0], ONCE, (3, 4), "b.out_proj", b=nn.MultiheadAttention(4, 2, batch_first=True)),
+        whole(lambda net, x: net.b(x, x, x)[0], "uses its weights by itself", (3, 4), "b.out_proj",
+              b=nn.MultiheadAttention(4, 2, batch_first=True)),
     "its input changed later": whole(in_place, TWICE, a=nn.Linear(4, 4)),
     "cut off": above(lambda net, h, x: net.b(h).detach(), TWICE),
     "the batch moved": above(lambda net, h, x: net.b(h).T, "first axis must be the batch"),

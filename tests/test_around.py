@@ -88,7 +88,7 @@ def step_of(net: torch.nn.Module, draw: Callable[[Tensor], Tensor]) -> None:
     net[0].weight.data += 0.1 * net[0].weight.data @ draw(torch.arange(32)).mT @ draw(torch.arange(32)) / 32  # type: ignore[index, operator]
 
 
-OWN = partial(LOSSES["info_nce"].value, temperature=0.5)
+OWN = partial(LOSSES["info_nce"], temperature=0.5)
 BATCH = ("clip", "sigmoid_pairs", "barlow_twins", "vicreg", "spectral_contrastive", "info_nce")
 CALLS: dict[str, Callable[[Given], Any]] = {
     "covariance_operator": lambda g: [sslbook.covariance_operator(g.net, "body.5", g.views, **asked).dense() for asked in (
@@ -100,7 +100,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "compare": lambda g: sslbook.compare(
         g.net, "body.0", torch.cat([g.views, g.views + 0.1]), torch.cat([g.views.flip(-1), g.views]), k=2).directions,
     "dose": lambda g: torch.from_numpy(sslbook.dose(sslbook.mlp((16, 3)), PLANTED, step_of).growth),
-    "contrastive": lambda g: [bound(LOSSES[name].value)(g.z.movedim(0, 1)) for name in ("simple", *BATCH)],
+    "contrastive": lambda g: [bound(LOSSES[name])(g.z.movedim(0, 1)) for name in ("simple", *BATCH)],
     "pair_distances, info_nce, soft_triplet, partials": lambda g: [(r, loss(*r), sslbook.partials(loss, *r)) for loss in (
         partial(sslbook.info_nce, temperature=0.5), partial(sslbook.soft_triplet, temperature=0.5))
         for r in [sslbook.pair_distances(*g.z)]],

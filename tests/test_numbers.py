@@ -60,7 +60,7 @@ CASES: dict[str, Case] = {
     "contrastive": Case(partial(sslbook.contrastive, temperature=0.3), PAIR),
     "contrastive, lengths": Case(partial(sslbook.contrastive, loss="simple", normalize=False), PAIR, 2),
     "pair_distances": Case(sslbook.pair_distances, PAIR, 2),
-    **{name: Case(partial(batch.LOSSES[name].value, **asked), (VIEWS,)) for name, asked in COSINES.items()},
+    **{name: Case(partial(batch.LOSSES[name], **asked), (VIEWS,)) for name, asked in COSINES.items()},
     "spectral_contrastive": Case(batch.spectral_contrastive, (VIEWS,), None),
     "barlow_twins": Case(partial(batch.barlow_twins, weight=0.1), (VIEWS,), None),
     "vicreg": Case(batch.vicreg, (VIEWS,), None),

@@ -201,7 +201,9 @@ ASKED = re.compile(
 
 
 def cells(page: Page) -> Found:
-    """Cells are short, figures have a caption and an alternative text, exercises can be worked in."""
+    """Cells are short, figures have a caption and an alternative text, exercises can be worked in, fences are fences."""
+    for fence in re.finditer(r"^`{3,}\{[\w:-]+\}[^\n`]*`", page.text, re.M):
+        yield page.line(fence[0]), "a backtick in the first line of a fence, which is no fence then"
     for line, head, source in page.cells:
         code = re.sub(r"^(?:from .+ )?import (?:\([^)]*\)|.*)\n", "", source, flags=re.M)
         if len(code.splitlines()) > LONGEST and not re.search(

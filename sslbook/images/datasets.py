@@ -93,7 +93,12 @@ class Dataset:
         return f"Dataset({self.name}: {len(self):,} images of {size}, {counted(self.classes, 'class')})"
 
     def take(self, keep: Tensor | slice | list[int]) -> Dataset:
-        """Return the images with the given indices, or those where ``keep`` is true."""
+        """Return the images with the given indices, or those where ``keep`` is true, with their labels and files.
+
+        >>> digits = load_dataset("digits", "test")
+        >>> digits.take(digits.labels == 3)
+        Dataset(digits-test: 33 images of 1 x 8 x 8, 10 classes)
+        """
         files = tuple(self.files[at] for at in torch.arange(len(self))[keep].tolist()) if self.files else ()
         return replace(self, pixels=self.pixels[keep], labels=self.labels[keep], files=files)
 
@@ -126,7 +131,9 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
         _fetch(name, root)
     files = [_verified(name, path) for path in paths]
     if name == "cifar10":  # pickled rows of the red, green and blue planes of an image, each in row-major order
-        batches = [pickle.loads(file, encoding="bytes") for file in files]  # which run no code, as their md5 shows
+        batches = [
+            pickle.loads(file.tobytes(), encoding="bytes") for file in files
+        ]  # which run no code, as their md5 shows
         pixels = torch.from_numpy(np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32))
         labels = torch.tensor([label for batch in batches for label in batch[b"labels"]])
     elif name == "mnist":  # bytes behind headers of 16 and of 8

@@ -59,8 +59,8 @@ def read_images(
     need the same size.
     classes: the names of the sub-folders in the order of the class numbers, such as the training set's ``class_names``
     for a test set.  Some folders may be missing; without ``classes``, an empty sub-folder is refused.
-    A warning tells of files of other kinds, of pages after the first, of pictures that are enlarged, and where pictures
-    beside sub-folders leave all without a class.
+    A warning tells of files of other kinds (but not of texts and tables, which may lie there), of pages after the
+    first, of pictures that are enlarged, and where pictures beside sub-folders leave all without a class.
     Raises FileNotFoundError for a missing folder, and ValueError or TypeError if the source isn't a set of images.
 
     >>> read_images(np.zeros((4, 32, 32, 3), dtype=np.uint8), labels=[0, 1, 1, 0])

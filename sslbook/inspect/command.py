@@ -85,7 +85,13 @@ def open_run(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint, and no folder of a run, at {path}")
     warn = lambda text: print(f"sslbook inspect: {text}", file=sys.stderr)  # noqa: E731
-    content = checkpoints.latest(path, warn)
+    try:
+        content = checkpoints.latest(path, warn)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is no whole checkpoint of sslbook train: for weights alone, as of a state_dict, load them into your network "
+            "and call sslbook.inspect_network"
+        ) from error
     if content is None:
         raise FileNotFoundError(f"{path} holds no whole checkpoint of sslbook train")
     settings = stored_settings(content["settings"])

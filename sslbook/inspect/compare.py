@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two operators of one layer, each in the other's leading space, of ``k`` dimensions.
+    r"""Two operators of one layer, each in the other's leading space, of ``k`` dimensions.
 
     directions: two tensors ``(k, *shape)``: of the first's leading space, the direction that the second keeps least comes first;
-    and of the second's, the one that the first keeps least.  kept: of each of them, the other operator's Rayleigh quotient over
-    its own, with its interval of 95 % over images: 1 where both keep alike, 0 where the other averages the direction away.
-    lost: how many of each are kept, by the whole interval, less than half as well as all directions on average.
-    total: the second's trace over the first's.  overlap: of the leading spaces, 0 to 1.  ceiling: of each with itself on other
-    images.
+    and of the second's, the one that the first keeps least.  kept: of each of them, its share of the trace in the other operator
+    over that in its own, :math:`(v^T B v / \mathrm{tr} B) / (v^T A v / \mathrm{tr} A)`, with its interval of 95 % over images: 1
+    where both keep it alike, 0 where the other averages it away, whatever the scale of the two networks' outputs.  lost: how many
+    of each have a whole interval below 1/2.  total: the second's trace over the first's.  overlap: of the leading spaces, 0 to 1.
+    ceiling: of each with itself on other images.
     """
 
     directions: tuple[Tensor, ...]
@@ -47,8 +47,10 @@ class Comparison:
         return EigenPairs(values, vectors, 0 * values, tuple(found.shape[1:])).plot(image=image)
 
     def __str__(self) -> str:
-        """Say what is lost, with the numbers behind it."""
-        lines = []
+        """Say what is lost, with the numbers behind it, and what they are."""
+        lines = [
+            "Kept is a direction's share of the trace in the other operator over that in its own; below 1/2 it is lost."
+        ]
         for one, other, kept, lost in zip(("first", "second"), ("second", "first"), self.kept, self.lost, strict=True):
             told = ", ".join(f"{share.value:.2f} ({share.low:.2f} to {share.high:.2f})" for share in kept)
             leading = counted(len(kept), "leading direction")
@@ -56,7 +58,7 @@ class Comparison:
         spaces = (
             f"Overlap of the leading spaces {self.overlap:.2f}, of each with itself on other images {self.ceiling:.2f}"
         )
-        return "\n".join([*lines, f"{spaces}; trace of the second over that of the first {self.total:.2f}."])
+        return "\n".join([*lines, f"{spaces}; trace of the second over that of the first {self.total:.3g}."])
 
     __repr__ = __str__
 
@@ -71,6 +73,9 @@ def compare(
     first, second: views ``(N, V, ...)`` and ``(N, V', ...)`` of the same images, by two augmentations; or the same views twice, and
     with ``other`` a second checkpoint of the network, to which the second views go.  ``k``: the dimension of each leading space,
     in which directions are told apart by the generalised eigenvalues of the two operators.
+
+    Each operator is divided by its trace, so that what counts is a direction's *share*: eigenvalues grow with the outputs' scale,
+    from checkpoint to checkpoint or from one augmentation to another, and a scale is no loss.
 
     Directions :math:`v` are sought on every other image, and their Rayleigh quotients :math:`v^T OP\, v` measured on the rest: on
     the images on which it was sought, a direction would look better kept than it is.  Intervals are the bootstrap's over those
@@ -122,10 +127,10 @@ def compare(
         least = torch.einsum("kj,k...->j...", white @ torch.linalg.eigh(white.T @ there @ white)[1], space)
         directions.append(nn.functional.normalize(least.flatten(1)).view_as(least))
         own, others = (quotients(means(rest[at], directions[-1]), seed) for at in (mine, yours))
-        ratio = others / own.clamp_min(torch.finfo(own.dtype).tiny)
+        ratio = others / own.clamp_min(torch.finfo(own.dtype).tiny) / total
         ends = ratio[1:].quantile(torch.tensor([0.025, 0.975]).to(ratio), dim=0)
         kept.append(tuple(Share(*numbers) for numbers in torch.cat([ratio[:1], ends]).T.tolist()))
-        lost.append(int((ends[1] < 0.5 * total).sum()))
+        lost.append(int((ends[1] < 0.5).sum()))
     return Comparison(tuple(directions), tuple(kept), tuple(lost), two / one, (across + back) / 2, (same + too) / 2)
 
 

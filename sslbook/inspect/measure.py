@@ -26,13 +26,13 @@ from sslbook._ambient import default_device_of, exact_convolutions, seeded, unwr
 from sslbook._check import require_one_of, require_whole
 from sslbook._machine import device_name
 from sslbook.images.own import read_images
-from sslbook.inspect.report import KINDS, NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share, Size, duration
+from sslbook.inspect.report import KINDS, NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share, Size
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.eigen import lanczos
 from sslbook.operator.frozen import frozen
-from sslbook.operator.layer import Layer, OpenedLayer, find_layer, open_layer, unvec, vec
+from sslbook.operator.layer import OpenedLayer, find_layer, layers_of, open_layer, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, one_number
 from sslbook.training.augment import Pipeline, random_view
 from sslbook.training.pretrain import simclr_views
@@ -99,7 +99,7 @@ def inspect_network(
         raise ValueError("images must hold two images or more, between which there is a covariance, got 1")
     if not layers_of(net):
         raise ValueError(f"net must have linear or convolutional layers, and this {type(net).__name__} has none")
-    names = layers_of(net) if layers is None else [find_layer(net, layer)[0] for layer in layers]
+    names = list(layers_of(net)) if layers is None else [find_layer(net, layer)[0] for layer in layers]
     plan, place = pipeline or simclr_views(data), torch.device(device) if device else next(net.parameters()).device
     digest = hashlib.sha256()  # now: the caller may train on while this takes its time
     for name, part in net.state_dict().items():
@@ -151,6 +151,17 @@ def inspect_network(
     return Report({**settings, **(about or {})}, tuple(found), refused)
 
 
+def duration(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> duration(0.3), duration(100), duration(9000)
+    ('about 1 s', 'about 2 min', 'about 2.5 h')
+    """
+    if seconds > 5400:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {round(seconds / 60)} min" if seconds > 90 else f"about {max(round(seconds), 1)} s"
+
+
 def predicted(names: Sequence[str], scenes: Sequence[Scene]) -> float:
     """Seconds that the layers will take, by a product with the first of them and one with the last.
 
@@ -167,11 +178,6 @@ def predicted(names: Sequence[str], scenes: Sequence[Scene]) -> float:
                 float(opened.vjp(opened.jvp(opened.weight)).sum())
             took.append(time.perf_counter() - begun)
     return len(names) * PRODUCTS * (1 + 0.5 * (len(scenes) - 1)) * sum(took) / max(len(took) - 1, 1)
-
-
-def layers_of(net: nn.Module) -> tuple[str, ...]:
-    """Return the names of all linear and convolutional layers, in the order in which they are registered."""
-    return tuple(name for name, part in net.named_modules() if isinstance(part, Layer))
 
 
 Scene = tuple[nn.Module, Tensor, dict[str, Tensor]]
@@ -208,7 +214,7 @@ def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Ten
         if callable(loss):
             return loss(z)
         if loss == "info_nce":
-            return LOSSES[loss].value(z[:, : v // 2 * 2].unflatten(1, (-1, 2)).movedim(1, 0), temperature=0.5).mean()
+            return LOSSES[loss](z[:, : v // 2 * 2].unflatten(1, (-1, 2)).movedim(1, 0), temperature=0.5).mean()
         within, between = (z - mean[:, None]).square().sum() / (n * v), (mean - mean.mean(0)).square().sum() / n
         return within / (v - 1) - n / (n - 1) * between
 

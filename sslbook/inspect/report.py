@@ -1,6 +1,7 @@
 """What an inspection found: values that can be printed, drawn, and written to JSON and to a page.
 
-The page is HTML that loads nothing: a template, tables, and charts that follow the reader's light or dark theme.
+The page is HTML that loads nothing: the template ``report.html`` beside this file, tables, and charts that follow the reader's
+light or dark theme.
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ operators' modes, then other directions' share in these.  The page's dark theme 
 
 
 OUTCOMES = {
-    "surely": "There the step amplifies what survives augmentation, and no control explains its share{}.",
-    "behind": "A control has as large a share{}: any gradient would lie there.",
-    "by value": "Other images may decide otherwise{}.",
-    "noisy": "The noise of few views is as large as the last of the leading modes{}.",
+    "surely": "There the step amplifies what survives augmentation, and no control explains its share{}: see the modes by "
+    "sslbook.covariance_operator(net, layer, views).top_eigenpairs().plot().",
+    "by value": "Its interval overlaps a control's{}, so that other images may decide otherwise: four times as many halve it.",
+    "less": "The step lies less there than steps towards random targets do{}: it moves other directions than the leading modes; "
+    "ask for more modes, or look at other layers.",
+    "alike": "A control has as large a share{}, which is no sign of what survives then: the table says which one; look at other "
+    "layers.",
+    "noisy": "The noise of few views is as large as the last of the leading modes{}: take more views, or ask for fewer modes.",
     "missed": "The search did not find all modes{}: ask for fewer.",
-    "last": "Each mode of a last linear layer is there once for every output{}: no data makes a few of them lead.",
+    "last": "Each mode of a last linear layer is there once for every output{}, and no few of them lead: look at the layers below.",
 }
-"""What each outcome of a layer means, in the order in which a verdict says so."""
+"""What each outcome of a layer means, and what to do next, in the order in which a verdict says so."""
 
 
 @dataclass(frozen=True)
@@ -111,22 +116,16 @@ class LayerReport:
 
     @property
     def outcome(self) -> str:
-        """One of :data:`OUTCOMES`: what its numbers mean."""
-        if self.clear:
-            return "behind" if not self.ahead() else "surely" if self.ahead("low", "high") else "by value"
-        return "last" if self.copies > 1 else "missed" if self.residual >= 0.1 else "noisy"
+        """One of :data:`OUTCOMES`: what its numbers mean.
 
-    def settled_by(self) -> float:
-        """Return how many times as many images, or where it is not clear as many views, would settle what the layer leaves open.
-
-        An interval's width falls with the root of the number of images, and the noise that the draw of the views leaves with the
-        number of views or faster.  Half is added to the first, as large differences shrink, and a quarter to the second.
+        Ahead of all controls it is so "surely", by intervals, or "by value".  Behind, it is "less" where its interval is below the
+        mean share of steps towards random targets, which no image asks for; else a control is "alike".
         """
         if not self.clear:
-            return 2.5 * -self.lowest / self.values[-1] if self.values[-1] > 0 else math.inf
-        rival = max((share for name, share in self.step.items() if name != BETWEEN), key=lambda share: share.value)
-        mine, gap = self.step[BETWEEN], self.step[BETWEEN].value - rival.value
-        return 1.5 * ((mine.value - mine.low + rival.high - rival.value) / gap) ** 2 if gap > 0 else math.inf
+            return "last" if self.copies > 1 else "missed" if self.residual >= 0.1 else "noisy"
+        if self.ahead():
+            return "surely" if self.ahead("low", "high") else "by value"
+        return "less" if self.step[BETWEEN].high < self.step[NOISE].value else "alike"
 
     def ahead(self, low: str = "value", high: str = "value") -> bool:
         """Return whether the step's share in its modes is above all controls: its ``low`` above their ``high``.
@@ -156,34 +155,21 @@ class Report:
         return place / "report.html"
 
     def verdict(self) -> str:
-        """Say in how many clear layers the step's share exceeds all controls, what each outcome means, and what would settle it.
-
-        Time grows with the numbers of images and of views; more than 16 times as much is out of reach.
-        """
-        by = {kind: [layer for layer in self.layers if layer.outcome == kind] for kind in OUTCOMES}
-        surely, ahead = by["surely"], [layer for layer in self.layers if layer.clear and layer.ahead()]
-        clear, unclear = len(ahead + by["behind"]), sum(not layer.clear for layer in self.layers)
+        """Say in how many clear layers the step's share exceeds all controls, what each outcome means, and what to do next."""
+        clear = [layer for layer in self.layers if layer.clear]
+        by: dict[str, str] = {}
+        for kind in OUTCOMES:
+            if names := [layer.name for layer in self.layers if layer.outcome == kind]:
+                by[kind] = f" ({', '.join(names)})"
+        surely, ahead = ([layer.name for layer in clear if layer.ahead(*ends)] for ends in (("low", "high"), ()))
         if not clear:
-            said = ["No layer could be judged" + ("." if self.layers else ": all were left out.")]
+            said = "No layer could be judged" + ("." if self.layers else ": all were left out.")
         else:
-            found = f"In {len(surely)} of {clear} layers the step's share in the leading modes is above all controls by its "
-            found += f"interval{_names(surely)}, in {len(ahead)} by its value{_names(ahead) * (ahead != surely)}."
-            said = [found, *[f"{unclear} more {'is' if unclear == 1 else 'are'} unclear."] * bool(unclear)]
-        said += [OUTCOMES[kind].format(_names(layers)) for kind, layers in by.items() if layers]
-        for kind, axis in (("by value", "images"), ("noisy", "views")):
-            far = [layer for layer in by[kind] if layer.settled_by() > 16]
-            if reached := [layer for layer in by[kind] if layer not in far]:
-                more, size = (
-                    max(layer.settled_by() for layer in reached),
-                    {n: self.about[n] for n in ("images", "views")},
-                )
-                size[axis] = math.ceil(size[axis] * more)
-                time = duration(self.about["seconds"] / len(self.layers) * len(reached) * more)
-                said.append(
-                    f"About {size['images']} images x {size['views']} views, {time}, would settle{_names(reached)}."
-                )
-            said += [f"More than 16 times as many {axis} would be needed{_names(far)}."] * bool(far)
-        return " ".join(said)
+            said = f"In {len(surely)} of {len(clear)} layers the step's share in the leading modes is above all controls by its "
+            said += f"interval{by.get('surely', '')}, in {len(ahead)} by its value."
+            if unclear := len(self.layers) - len(clear):
+                said += f" {unclear} more {'is' if unclear == 1 else 'are'} unclear."
+        return " ".join([said, *(OUTCOMES[kind].format(names) for kind, names in by.items())])
 
     def rows(self, part: str = "step", *, ends: bool = True) -> list[dict[str, str]]:
         """Return a row for each layer, by heads: the shares of its ``step`` or ``weights`` in the leading modes.
@@ -237,77 +223,6 @@ class Report:
         return drawn
 
 
-def _names(layers: Sequence[LayerReport]) -> str:
-    return f" ({', '.join(layer.name for layer in layers)})" * bool(layers)
-
-
-def duration(seconds: float) -> str:
-    """A time as one says it.
-
-    >>> duration(0.3), duration(100), duration(9000)
-    ('about 1 s', 'about 2 min', 'about 2.5 h')
-    """
-    number, unit = next(
-        (seconds / size, unit)
-        for size, unit in ((3600, "h"), (60, "min"), (1, "s"))
-        if seconds > 1.5 * size or size == 1
-    )
-    return f"about {number:.1f} h" if unit == "h" else f"about {max(round(number), 1)} {unit}"
-
-
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>Covariance operators, layer by layer</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-:root { color-scheme: light dark; } @media (prefers-color-scheme: dark) { img { filter: invert(1) hue-rotate(180deg); } }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem; }
-.wide { overflow-x: auto; border: 1px solid #888; border-radius: 4px; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { padding: .3rem .6rem; text-align: right; border-top: 1px solid #888; } caption { text-align: left; padding: .5rem; }
-tbody th, th:first-child { text-align: left; white-space: nowrap; } dd, code { overflow-wrap: anywhere; }
-figure { margin: 1rem 0; } img { display: block; width: 100%; min-width: 40rem; }
-</style>
-</head>
-<body>
-<main>
-<h1>What the layers hold of the covariance operator</h1>
-<p>$count layers of $source, looked at with $views random views of each of $images images ($image_source), and the step of the
-loss <i>$loss</i>.</p>
-<p><b>$verdict</b></p>
-<h2>How to read it</h2>
-<p>To first order, training with pairs of views multiplies a layer’s weights by the covariance, between images, of the layer’s
-connection averaged over views. A <b>share</b> is the part of a squared length in its $k leading eigenvectors, with the interval of
-95 % of redrawn images. Gradients lie in few directions whatever the loss is, and the covariances have leading directions in common:
-only where the first number is clear of <i>all</i> its controls does the layer speak for what survives augmentation. With the simple
-loss and an Euler gap of 0, the step is the operator times the weights, and its high share arithmetic.</p>
-<p>A layer is “unclear” where its $k eigenvalues are not all twice as large as its most negative one, which only the draw of the
-views can make negative; where the search did not find them (a residual above 0.1); and where it is the last one and linear: each
-eigenvalue is there once for every output, so that no $k modes are the leading ones.</p>
-<ul><li><b>Between images</b>: in the modes of the covariance between images, each averaged over its views: that of theory</li>
-<li><b>All views</b>: control: in the modes of the covariance of all views, not averaged</li>
-<li><b>Within views</b>: control: in the modes of the covariance within the views of one image, to be lost by training</li>
-<li><b>Untrained network</b>: control: the untrained network’s, in its own modes between images</li>
-<li><b>Random targets, random direction</b>: controls: in the same modes, of steps towards random targets, and of no step</li></ul>
-$shares
-<h2>Spectra</h2>
-<p>Of the covariance between images, less what few views leave in it of that within views. The effective rank is the participation
-ratio, (tr OP)² / ‖OP‖²; ± is a standard error, and – stands where noise is larger than what is estimated: a share above 1, a rank
-below. The residual is the largest ‖OP v − λ v‖ / λ₁ of the modes. The Euler gap is 0
-where the step of the simple loss is the operator times the weights (no biases, no shift of BatchNorm, no parallel path).</p>
-$spectra
-<h2>Layers left out</h2>
-<dl>$refused</dl>
-<h2>What was looked at</h2>
-<dl>$about</dl>
-</main>
-</body>
-</html>
-""")
-
-
 def page(report: Report) -> str:
     """Return a report as a whole page; all that comes from the caller, as names of layers and of losses, is escaped.
 
@@ -341,7 +256,8 @@ def page(report: Report) -> str:
         chart = f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{image}</div>'
         parts += f"<h2>Share of the {part}</h2>\n<figure>{chart}<figcaption>{caption}</figcaption></figure>\n"
         parts += _table(f"Share of the trace and of the {part} in {k} leading modes", report.rows(part))
-    return PAGE.substitute(
+    template = Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
+    return template.substitute(
         count=len(report.layers),
         source=escape(str(about.get("source", about["network"]))),
         views=about["views"],

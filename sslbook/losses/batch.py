@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -180,21 +180,6 @@ def require_views(z: Tensor, *, two: bool = False) -> None:
         raise ValueError(f"z must have shape (..., N, V, D) with N >= 2 samples and {views}, got {tuple(z.shape)}")
 
 
-class Loss(NamedTuple):
-    """A loss in its forms, and what is true of it.
-
-    value: of embeddings ``z (..., N, V, D)`` and of its own keywords, ``(...,)``.
-    of_distances: of ``r_pos (...,)`` and ``r_neg (..., H)``, one value per anchor, where it is a function of pair distances.
-    inner_products: it sees the embeddings through their inner products alone, and so has a covariance operator.
-    two_views: it is of ``V = 2`` alone.
-    """
-
-    value: Callable[..., Tensor]
-    of_distances: Callable[..., Tensor] | None = None
-    inner_products: bool = True
-    two_views: bool = False
-
-
 def of_two_views(z: Tensor, *, loss: str, **params: Any) -> Tensor:
     """Return :func:`sslbook.losses.pairs.contrastive` of ``z (..., N, 2, D)``, with its keywords; a value a replica, ``(...,)``."""
     require_views(z, two=True)
@@ -202,18 +187,15 @@ def of_two_views(z: Tensor, *, loss: str, **params: Any) -> Tensor:
     return pairs.contrastive(first, second, loss, **params)
 
 
-LOSSES = {
-    "simple": Loss(partial(of_two_views, loss="simple"), pairs.simple, two_views=True),
-    "soft_triplet": Loss(partial(of_two_views, loss="soft_triplet"), pairs.soft_triplet, two_views=True),
-    "quadratic": Loss(partial(of_two_views, loss="quadratic"), pairs.quadratic, two_views=True),
-    "exact": Loss(partial(of_two_views, loss="exact"), pairs.exact, two_views=True),
-    "info_nce": Loss(info_nce, pairs.info_nce),
-    "supervised_contrastive": Loss(supervised_contrastive),
-    "decoupled": Loss(decoupled),
-    "clip": Loss(clip, two_views=True),
-    "sigmoid_pairs": Loss(sigmoid_pairs, two_views=True),
-    "spectral_contrastive": Loss(spectral_contrastive),
-    "barlow_twins": Loss(barlow_twins, inner_products=False, two_views=True),
-    "vicreg": Loss(vicreg, inner_products=False, two_views=True),
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    **{name: partial(of_two_views, loss=name) for name in pairs.OF_DISTANCES},
+    "info_nce": info_nce,
+    "supervised_contrastive": supervised_contrastive,
+    "decoupled": decoupled,
+    "clip": clip,
+    "sigmoid_pairs": sigmoid_pairs,
+    "spectral_contrastive": spectral_contrastive,
+    "barlow_twins": barlow_twins,
+    "vicreg": vicreg,
 }
-"""All losses of the library by name; operators, reports and objectives of training take theirs from here."""
+"""All losses of the library by name, functions of ``z (..., N, V, D)`` and of their own keywords: the operators' registry."""

@@ -245,6 +245,16 @@ def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: 
     return Partials(pos, neg)
 
 
+OF_DISTANCES: dict[str, Callable[..., Tensor]] = {
+    "simple": simple,
+    "soft_triplet": soft_triplet,
+    "quadratic": quadratic,
+    "exact": exact,
+    "info_nce": info_nce,
+}
+"""The losses of this module by name: functions of ``r_pos (...,)`` and ``r_neg (..., H)``, and of their own keywords."""
+
+
 @anywhere
 def contrastive(
     z1: Tensor,
@@ -270,15 +280,12 @@ def contrastive(
     >>> contrastive(z, z, temperature=0.5)
     tensor(0.5944)
     """
-    from sslbook.losses.batch import LOSSES  # which names this module's losses
-
-    of_distances = {name: row.of_distances for name, row in LOSSES.items() if row.of_distances}
-    require_one_of("loss", loss, of_distances)
+    require_one_of("loss", loss, OF_DISTANCES)
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
     own: dict[str, Any] = dict(params)
     if clean is not None:
         own["r_clean"] = pair_distances(clean.detach(), clean.detach(), normalize=normalize, negatives=negatives).neg
-    return of_distances[loss](r_pos, r_neg, **own).mean(-1)
+    return OF_DISTANCES[loss](r_pos, r_neg, **own).mean(-1)
 
 
 def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:

@@ -16,6 +16,7 @@ that of any loss of inner products (chapter operators_today).  :func:`intra_oper
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,13 +27,13 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook._ambient import anywhere, default_device_of, methods_anywhere, unwrapped, with_gradients
+from sslbook._ambient import anywhere, default_device_of, methods_anywhere, with_gradients
 from sslbook._check import counted, require_number, require_one_of, require_whole
 from sslbook.losses.batch import LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
 from sslbook.operator.eigen import EigenPairs, Estimate, Progress, lanczos, rayleigh_ritz
 from sslbook.operator.frozen import frozen, in_full
-from sslbook.operator.layer import OpenedLayer, find_layer, open_layer, require_batch, unvec, vec
+from sslbook.operator.layer import OpenedLayer, numbers, open_views, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, is_symmetric
 
 
@@ -394,7 +395,7 @@ def covariance_operator(
         raise ValueError(f"loss={loss!r:.60} has no use for {' and '.join(unused)}")
 
     # first: a network that couples must not see clean
-    opened, population = _open_views(net, layer, views, averaged="normalize" in takes)
+    opened, population = open_views(net, layer, views, averaged="normalize" in takes)
     if loss == "simple":
         return CovarianceOperator(opened, population, Mixing(inter=1.0, intra=-beta), normalize)
     if isinstance(loss, str) and "clean" in takes:
@@ -407,7 +408,12 @@ def covariance_operator(
         return CovarianceOperator(opened, population, Mixing(weights=xi), normalize, of=loss)
     value: Any = loss
     if isinstance(loss, str):
-        value = partial(LOSSES[loss].value, **({} if temperature is None else {"temperature": temperature}))
+        _, *wants = inspect.signature(LOSSES[loss]).parameters.values()
+        needs = [each.name for each in wants if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+        if missing := [name for name in needs if name != "temperature" or temperature is None]:
+            cure = "; give it by functools.partial" * (missing != ["temperature"])
+            raise ValueError(f"loss={loss!r} needs {' and '.join(missing)}{cure}")
+        value = partial(LOSSES[loss], **({} if temperature is None else {"temperature": temperature}))
     name = loss if isinstance(loss, str) else getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
     weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
     return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
@@ -425,37 +431,7 @@ def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor | np.nd
     >>> sslbook.intra_operator(net, "0", sample.expand(4, 3, 4)).trace() < 1e-14  # three views that are alike
     True
     """
-    return CovarianceOperator(*_open_views(net, layer, views), Mixing(inter=0.0, intra=1.0))
-
-
-def _open_views(
-    net: nn.Module, layer: str | nn.Module, views: Any, averaged: bool = True
-) -> tuple[OpenedLayer, tuple[int, int]]:
-    """The layer opened on all views ``(N, V, ...)`` of all samples, sample by sample, and ``(N, V)``.
-
-    averaged: over views, of which one is a warning.  Raises TypeError or ValueError for views without these axes, and for what
-    :func:`open_layer` refuses.
-    """
-    views = numbers(net, layer, views)
-    require_batch("views", views, 3, "samples, views, ...")
-    if averaged and views.shape[1] == 1:
-        told = (
-            "views hold one view of each sample: nothing varies within a sample, and no augmentation is averaged over"
-        )
-        warnings.warn(told, stacklevel=4)
-    return open_layer(net, layer, views.flatten(0, 1)), (views.shape[0], views.shape[1])
-
-
-def numbers(net: nn.Module, layer: str | nn.Module, given: Any) -> Any:
-    """A NumPy array as a tensor, floating numbers in the layer's dtype, float32 at least, and on its device; all else as it is."""
-    if not isinstance(given, np.ndarray):
-        return given
-    tensor = torch.tensor(np.ascontiguousarray(given))
-    return (
-        tensor.to(in_full(find_layer(unwrapped(net), layer)[1].weight.detach()))
-        if tensor.is_floating_point()
-        else tensor
-    )
+    return CovarianceOperator(*open_views(net, layer, views), Mixing(inter=0.0, intra=1.0))
 
 
 @anywhere

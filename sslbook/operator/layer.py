@@ -12,12 +12,15 @@ JVP and one product with :math:`K` one VJP through the layers *above* only.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
@@ -49,18 +52,34 @@ def unvec(vector: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
     return vector.reshape(-1, shape[0]).T.reshape(shape)
 
 
+def layers_of(net: nn.Module) -> dict[str, Layer]:
+    """Return all layers of a network that have an operator, by name, in the order in which they are registered.
+
+    They are the linear and convolutional ones, but not an attention's ``out_proj``, whose weights the attention uses by itself.
+
+    >>> list(layers_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.TransformerEncoderLayer(8, 2))))
+    ['0', '2.linear1', '2.linear2']
+    """
+    within = {id(part.out_proj) for part in net.modules() if isinstance(part, nn.MultiheadAttention)}
+    return {name: part for name, part in net.named_modules() if isinstance(part, Layer) and id(part) not in within}
+
+
 def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
     """Return the linear or convolutional layer that ``layer`` names (dotted, as in ``named_modules``) or is, with its name.
 
     Names are also found without what compiled or parallel wrappers put into them.  Raises ValueError, with the names that there
-    are, for what is no linear or convolutional layer of the network.
+    are, for what is no part of the network, and for a part that has no operator, with the reason.
     """
-    layers = {name: module for name, module in net.named_modules() if isinstance(module, Layer)}
-    for name, module in layers.items():
-        if module is layer or (isinstance(layer, str) and unwrapped_name(name) == unwrapped_name(layer)):
-            return name, module
+    layers, why = layers_of(net), "isn't in the network"
+    for name, part in net.named_modules():
+        if part is layer or (isinstance(layer, str) and unwrapped_name(name) == unwrapped_name(layer)):
+            if name in layers:
+                return name, layers[name]
+            why = f"is of {type(part).__name__}, a kind that has no operator"
+            if isinstance(part, Layer):
+                why = "has no operator: its parent never applies it, and uses its weights by itself"
     there = ", ".join(map(repr, layers)) or "none"
-    raise ValueError(f"layer {layer!r:.60} isn't in the network; its linear and convolutional layers are {there}")
+    raise ValueError(f"layer {layer!r:.60} {why}; the network's linear and convolutional layers are {there}")
 
 
 @methods_anywhere
@@ -221,13 +240,49 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     return opened
 
 
+def open_views(
+    net: nn.Module, layer: str | nn.Module, views: Any, averaged: bool = True
+) -> tuple[OpenedLayer, tuple[int, int]]:
+    """Open a layer on all views ``(N, V, ...)`` of all samples, sample by sample; with it comes ``(N, V)``.
+
+    averaged: over views, of which one is a warning.  Raises TypeError or ValueError for views without these axes, and for what
+    :func:`open_layer` refuses.
+    """
+    views = numbers(net, layer, views)
+    require_batch("views", views, 3, "samples, views, ...")
+    if averaged and views.shape[1] == 1:
+        told = (
+            "views hold one view of each sample: nothing varies within a sample, and no augmentation is averaged over"
+        )
+        warnings.warn(told, stacklevel=4)
+    try:
+        return open_layer(net, layer, views.flatten(0, 1)), (views.shape[0], views.shape[1])
+    except ValueError as error:
+        if not str(error).startswith("net can't take"):
+            raise
+        with contextlib.suppress(ValueError, TypeError):
+            open_layer(net, layer, views)
+            taken = f"views must have shape (samples, views, ...), and net takes these {tuple(views.shape)} as samples"
+            error = ValueError(f"{taken}: did you mean images[:, None]?")
+        raise error from None
+
+
+def numbers(net: nn.Module, layer: str | nn.Module, given: Any) -> Any:
+    """A NumPy array as a tensor, floating numbers in the layer's dtype, float32 at least, and on its device; all else as it is."""
+    if not isinstance(given, np.ndarray):
+        return given
+    tensor = torch.tensor(np.ascontiguousarray(given))
+    like = in_full(find_layer(unwrapped(net), layer)[1].weight.detach())
+    return tensor.to(like) if tensor.is_floating_point() else tensor
+
+
 def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[OpenedLayer, Tensor, Tensor]:
     """Run a frozen network once, cut at the layer: what is above sees the pre-activation as a new variable.
 
     With it come the weight with which the layer was called, and what it made of it, after hooks, with its graph.
-    Raises for a network without a connection there: the layer is called twice (its two Jacobians would add up), or never, as
-    attention's ``out_proj`` is, whose weight is read by the attention; several outputs; numbers of several types, as under autocast
-    within; a batch that isn't the first axis; a weight that isn't a parameter, or that a layer below has, too.
+    Raises for a network without a connection there: the layer is called twice (its two Jacobians would add up), or never; several
+    outputs; numbers of several types, as under autocast within; a batch that isn't the first axis; a weight that isn't a
+    parameter, or that a layer below has, too.
     """
     module, calls, cuts = net.get_submodule(name), [], []
     assert isinstance(module, Layer)
@@ -250,7 +305,10 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
     finally:
         handle.remove()
     if len(calls) != 1:
-        raise ValueError(f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times")
+        raise ValueError(
+            f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times: give each place a copy "
+            "of its own (copy.deepcopy), and ask about one of them"
+        )
     below, weight, out = calls[0]
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
@@ -315,7 +373,10 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Ten
         leaves = [leaf for leaf in (weight, *part.module.parameters()) if leaf.requires_grad]
         above = torch.autograd.grad(part._above, leaves, cotangent, retain_graph=True, allow_unused=True)
         if any(gradient is not None for gradient in above):
-            raise ValueError(f"the weight of {name} must be used there alone, it is used further up too")
+            raise ValueError(
+                f"the weight of {name} must be used there alone, it is used further up too: untie a copy of the network, by a "
+                "weight of its own at each place, and ask about one of them"
+            )
 
         # gradients that a hook clips or changes on their way: a JVP is the derivative of a pull-back that is linear
         image, pulled = part.jvp(direction).double(), part.vjp(cotangent).double()

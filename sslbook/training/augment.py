@@ -177,6 +177,7 @@ def _view(
     blends: Tensor,
     turn: Tensor,
     before: Tensor,
+    *,
     ordered: bool = False,
 ) -> Tensor:
     """The view of each image that its uniform numbers ``(B, NUMBERS)`` and their :func:`jitter_of` say, in levels until the end.
@@ -234,6 +235,10 @@ def _normalised(levels: Tensor, pipeline: Pipeline) -> Tensor:
 
 
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
+    """Raise TypeError for what is no pipeline, and ValueError for pixels that it can't take.
+
+    Of bytes taken for shares of 1, or of channels that have another's mean, the views would be silently wrong.
+    """
     if not isinstance(pipeline, Pipeline):
         raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {pipeline!r}")
     if not isinstance(pixels, Tensor) or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or not len(pixels):

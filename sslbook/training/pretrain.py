@@ -178,9 +178,9 @@ def pretrain(
             warn(f"batch={run.batch} is cut to the {len(data)} images that there are")
         run = replace(run, batch=len(data))
     steps, left_out = divmod(len(data), run.batch)
-    if left_out >= len(data) / 10:
-        few = f"an epoch is {steps} step{'s' * (steps > 1)} of {run.batch} images, and leaves {left_out} of {len(data)} out"
-        warnings.warn(f"{few}; batch={max(len(data) // (4 * max(steps, 1)), 2)} makes more of them", stacklevel=2)
+    if run.drop_last and left_out >= len(data) / 10:
+        epoch = f"{steps} step{'s' * (steps > 1)} of {run.batch} images, and leaves {left_out} of {len(data)} out"
+        warn(f"an epoch is {epoch}; batch={max(len(data) // (4 * steps), 2)} makes more of them")
     if tests is None and run.probes:  # without val, ``evaluate`` still measures ranks and cosines
         warn("probes measure nothing without val, which is labelled images")
 
@@ -189,9 +189,9 @@ def pretrain(
         encoder = _made(backbone)
         features = _features(encoder, data, pipeline)
         if views is not None:
-            shape = plain(data.pixels[:2], pipeline).shape
+            two, shape = data.pixels[:2], plain(data.pixels[:2], pipeline).shape
             try:
-                seen = views(data.pixels[:2].float() / 255, torch.Generator())
+                seen = views(two.float() / 255, torch.Generator())
             except TypeError as error:
                 raise TypeError(f"views must be a function of (batch, generator): {error}") from error
             if getattr(seen, "shape", None) != shape or not seen.is_floating_point():

@@ -93,8 +93,9 @@ def tug(ax: Axes, beta: float, directions: Mapping[str, tuple[float, float]]) ->
         )
         for up, length, color, word, side in arrows:
             if abs(length) > 0.02:
-                look = {"arrowstyle": "-|>", "lw": 3, "color": PALETTE[color], "shrinkA": 0, "shrinkB": 0}
-                ax.annotate("", (length, y + up), (0, y + up), arrowprops={**look, "mutation_scale": 16})
+                size = {"lw": min(3, 20 * abs(length)), "mutation_scale": min(16, 100 * abs(length))}
+                look = {"arrowstyle": "-|>", "color": PALETTE[color], "shrinkA": 0, "shrinkB": 0}
+                ax.annotate("", (length, y + up), (0, y + up), arrowprops={**look, **size})
                 at, beyond = math.copysign(max(abs(length) / 2, 0.3), length), 0.13 if side == "bottom" else -0.13
                 ax.text(at, y + up + beyond, word, color=PALETTE[color], ha="center", va=side)
         ax.plot(0, y, "o", ms=7, color=PALETTE["ink"])
@@ -114,7 +115,8 @@ def parabolas(ax: Axes, beta: float, shares: Mapping[float, float], measured: Ca
         ax.plot(fine, rate, color=PALETTE["ink" if main else "blue"], lw=2.4 if main else 1.2, alpha=1 if main else 0.6)
         bold = "bold" if main else "normal"
         if share < beta + 1e-9:
-            ax.annotate(f"share\n{share:g}", (share, 0), (4, 9), textcoords="offset points", weight=bold, size=9)
+            place = {"xytext": (4, 9)} if share == 1 else {"xytext": (-5, -5), "ha": "right", "va": "top"}
+            ax.annotate(f"share\n{share:g}", (share, 0), textcoords="offset points", weight=bold, size=9, **place)
     ax.plot(dots, [measured(float(each)) for each in dots], "o", ms=5, color=PALETTE["vermilion"])
     ax.plot(beta, measured(beta), "D", ms=11, mfc="none", mew=2, color=PALETTE["ink"])
     ax.set(xlabel=r"predictor $\beta$", ylabel="growth rate across", xlim=(0, 1.2), ylim=(-0.4, 0.3))

@@ -24,10 +24,10 @@ from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
 from sslbook.inspect.command import open_run
-from sslbook.inspect.measure import Seen, inspect_network, layers_of, look, settle
+from sslbook.inspect.measure import Seen, inspect_network, look, settle
 from sslbook.inspect.report import KINDS
 from sslbook.networks.siamese import build, initialize
-from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
+from sslbook.operator.layer import OpenedLayer, layers_of, open_layer, unvec, vec
 from sslbook.training.augment import PIPELINES, apply, random_view
 from sslbook.training.evaluate import report
 from sslbook.training.run.distributed import join
@@ -108,7 +108,7 @@ def look_at(
     share: of the layers ``shared``, by name: a row an operator, in whose :data:`LEADING` modes the directions lie.
     outputs: the variance of the normalised outputs, by operator; at most 1.
     """
-    names = tuple(layers) if layers is not None else layers_of(net)
+    names = tuple(layers) if layers is not None else tuple(layers_of(net))
     weights = dict(net.named_modules())
     found: dict[str, Any] = {"names": list(names), "sizes": [], "seen": [], "mean": [], "share": {}}
     found["fewer"] = {str(count): [] for count in fewer}
@@ -267,7 +267,7 @@ def _looked(run: Run, draw: int, how: How, epoch: int, views: int, begin: int) -
     x = population(run.settings, draw, how.images, views, begin).to(run.device)
     if epoch == 0:
         settle(net, x.flatten(0, 1))
-    there = layers_of(net)
+    there = tuple(layers_of(net))
     first = {name: before.get_parameter(f"{name}.weight").detach() for name in there}
     layers = [name for name in LAYERS if name in there]
     return look_at(net, x, first=first, layers=layers, shared=how.shared, fewer=how.fewer) | worth

@@ -15,20 +15,14 @@ from sslbook.training.run.settings import flat
 from sslbook.training.run.trainer import curves
 
 MEASURED = {
-    "loss": ".4f",
-    "knn": ".2%",
-    "linear": ".2%",
-    "embedding_cosine": ".3f",
-    "embedding_rank": ".1f",
-    "feature_rank": ".1f",
+    "loss": ("loss", ".4f"),
+    "knn": ("k-NN", ".2%"),
+    "linear": ("linear", ".2%"),
+    "embedding_cosine": ("cosine", ".3f"),
+    "embedding_rank": ("rank of embeddings", ".1f"),
+    "feature_rank": ("of features", ".1f"),
 }
-"""What is shown of a run's last row, or of the last one that has it: accuracies in per cent."""
-HEADS = {
-    "knn": "k-NN",
-    "embedding_cosine": "cosine",
-    "embedding_rank": "rank of embeddings",
-    "feature_rank": "of features",
-}
+"""What is shown of a run's last row, or of the last one that has it, under which head: accuracies in per cent."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,13 +74,12 @@ def table(runs: Mapping[str, tuple[Mapping[str, Any], list[Row], str]]) -> list[
     """A line for each run under a line of heads: its name, the settings that differ, epochs, what was measured, and its state."""
     every = {name: None for settings, _, _ in runs.values() for name in settings}
     differ = [name for name in every if len({json.dumps(settings.get(name)) for settings, _, _ in runs.values()}) > 1]
-    measured = [
-        name for name in MEASURED if any(row.get(name) is not None for _, rows, _ in runs.values() for row in rows)
-    ]
-    lines = [["run", *differ, "done", *(HEADS.get(name, name) for name in measured), "state"]]
+    known = {name for _, rows, _ in runs.values() for row in rows for name in row if row[name] is not None}
+    measured = [name for name in MEASURED if name in known]
+    lines = [["run", *differ, "done", *(MEASURED[name][0] for name in measured), "state"]]
     for run, (settings, rows, state) in runs.items():
         last = {name: next((row[name] for row in rows[::-1] if row.get(name) is not None), None) for name in measured}
-        values = [f"{last[name]:{MEASURED[name]}}" if last[name] is not None else "-" for name in measured]
+        values = [f"{last[name]:{MEASURED[name][1]}}" if last[name] is not None else "-" for name in measured]
         done = str(rows[-1]["epoch"] if rows else 0)
         chosen = ["-" if settings.get(name) is None else _short(settings[name]) for name in differ]
         lines.append([run, *chosen, done, *values, state])

@@ -131,8 +131,6 @@ class Settings:
             if not isinstance(getattr(self, name), kind):
                 word = "true or false" if kind is bool else "a Networks"
                 raise ValueError(f"{name} must be {word}, got {getattr(self, name)!r}")
-        if self.split != "train" and self.dataset != "stl10":
-            raise ValueError(f"split must be train, as {self.dataset} has no images without labels, got {self.split!r}")
         if self.warmup and (self.schedule != "cosine" or self.warmup >= self.epochs):
             where = f"the cosine schedule, and shorter than its {self.epochs} epochs"
             raise ValueError(f"warmup is for {where}, got {self.warmup} with schedule {self.schedule}")

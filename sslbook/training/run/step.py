@@ -52,16 +52,12 @@ def generator(seed: int, purpose: str, number: int) -> torch.Generator:
 def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
     """Training images, or a subset of them, and test images, as the settings name them.
 
-    With ``download``, processes take turns: the first fetches what is missing, and the others find it there.  Raises
-    FileNotFoundError, which says where they are looked for, if they are missing.
+    Every seed has the same subset.  Raises FileNotFoundError, which says where images are looked for, if they are missing.
     """
-    for turn in range(distributed.world() if download else 1):
-        if turn == distributed.rank() or not download:
-            whole = datasets.load_dataset(settings.dataset, settings.split, download=download)
-            tests = datasets.load_dataset(settings.dataset, "test", download=download)
-        if download:
-            distributed.wait_for_all()
-    return whole if settings.subset is None else datasets.subset(whole, settings.subset, SUBSET_SEED), tests
+    whole, tests = (
+        datasets.load_dataset(settings.dataset, part, download=download) for part in (settings.split, "test")
+    )
+    return datasets.subset(whole, settings.subset, SUBSET_SEED), tests
 
 
 def labelled(data: Dataset, name: str = "") -> Dataset:
@@ -191,7 +187,10 @@ class Step:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def view(self, pixels: Tensor, drawn: Tensor) -> Tensor:
-        """One view of each image, as its draws say."""
+        """One view of each image, bytes ``(B, C, H, W)`` to float32 ``(B, C, size, size)``, as its draws ``(B, NUMBERS)`` say.
+
+        The caller's function gets pixels in [0, 1], and a generator on the processor whose seed the draws are.
+        """
         if self.own_views is None:
             return apply(pixels, self.pipeline, drawn)
         return self.own_views(pixels.float() / 255, torch.Generator().manual_seed(int(drawn)))

@@ -26,7 +26,7 @@ import sslbook
 from sslbook._ambient import anywhere, in_float32, put_back, warn
 from sslbook._check import require_whole
 from sslbook._files import commit, write_text
-from sslbook._machine import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
+from sslbook._machine import GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.training import collapse
@@ -217,7 +217,7 @@ def train(
             steps = distributed.gather(torch.tensor([state.step], device=place)).unique().tolist()
             if len(steps) > 1:
                 raise Refused(f"the processes read checkpoints of steps {steps}: all must see the same folder")
-            start, earlier, silent, gone, writer = state.step, state.seconds, quiet or not first, False, None
+            start, earlier, silent, writer = state.step, state.seconds, quiet or not first, None
             if 0 < start < end and not silent:
                 _say(f"{name}: going on after step {start} of {last}")
             if 0 < start == last and not silent:
@@ -227,10 +227,8 @@ def train(
                 if not silent:
                     _say(f"{name}: beginning again: {folder} holds a log, and no whole checkpoint")
             if tensorboard and first:
-                try:
-                    from torch.utils.tensorboard import SummaryWriter
-                except ImportError:
-                    raise Refused("TensorBoard is not installed: pip install tensorboard") from None
+                from torch.utils.tensorboard import SummaryWriter
+
                 # points of an interrupted run after this step are not shown
                 writer = SummaryWriter(str(folder / checkpoints.CURVES), purge_step=start + 1)
         except Refused:
@@ -307,7 +305,8 @@ def train(
                                     writer.add_scalar(column, row[column], now)
                         left = settings.epochs - epoch
                         minutes = f"  ({left} to go, {left * state.seconds / max(epoch, 1) / 60:.0f} min)"
-                        gone = not (silent or _say(f"{name}: {line(row)}{minutes * (epoch > 0 and left > 0)}"))
+                        if not silent:
+                            _say(f"{name}: {line(row)}{minutes * (epoch > 0 and left > 0)}")
                         earlier_said = [bool(old["collapsed"]) for old in state.rows[:-1] if "collapsed" in old]
                         if row.get("collapsed") and not told and (left == 0 or earlier_said[-1:] == [True]):
                             told = True  # twice in a row, or at the end
@@ -317,8 +316,8 @@ def train(
                                 on_epoch(dict(state.rows[-1]))
                     distributed.wait_for_all()
 
-                # Checkpoint, and the end of a run that is asked to stop: by a signal, or since nobody reads what it prints.
-                signal = asked() or BROKEN_PIPE * gone
+                # Checkpoint, and the end of a run that a signal asks to stop.
+                signal = asked()
                 old = time.monotonic() - saved > (LONG_SECONDS if within else SAVE_SECONDS)
                 due = old or now == end or (save_every is not None and now % save_every == 0)
                 if signal or (due and now > start):
@@ -346,17 +345,9 @@ def train(
         return Result(settings, folder, state.step, state.step == last, list(state.rows), model)
 
 
-def _say(text: str) -> bool:
-    """Print a line on standard error, above the bar if there is one.
-
-    False once nobody reads there, as after a closed terminal, or ``| head``: the run then stops as by a signal.
-    """
-    try:
-        (print if tqdm is None else tqdm.write)(text, file=sys.stderr)
-        sys.stderr.flush()
-    except OSError:
-        return False
-    return True
+def _say(text: str) -> None:
+    """Print a line on standard error, above the bar if there is one."""
+    (print if tqdm is None else tqdm.write)(text, file=sys.stderr)
 
 
 def line(row: Row) -> str:

@@ -35,7 +35,8 @@ def test_what_is_kept_is_the_ratio_of_dense_quotients_on_images_that_chose_nothi
         for direction, ours, share in zip(directions.T, found.directions[which], found.kept[which], strict=True):
             assert abs(float(torch.cosine_similarity(direction, vec(ours), dim=0))) == pytest.approx(1, abs=1e-3)
             own, other = (direction @ measured[at] @ direction for at in (which, 1 - which))
-            assert share.value == pytest.approx(float(other / own), rel=1e-2)
+            total = found.total if which == 0 else 1 / found.total
+            assert share.value == pytest.approx(float(other / own) / total, rel=1e-2)
             assert share.low < share.value < share.high
     overlaps = [float((one.T @ two).square().sum()) / k for one in leading[:2] for two in leading[2:]]
     assert found.ceiling == pytest.approx((overlaps[0] + overlaps[3]) / 2, abs=1e-3)
@@ -72,7 +73,10 @@ def test_two_checkpoints_share_no_more_than_their_weights() -> None:
     assert found.overlap < 0.5 < found.ceiling
     larger = copy.deepcopy(NET)
     larger[1][2].weight.data *= 10
-    assert sslbook.compare(NET, "1.0", SHIFTED, SHIFTED, other=larger, k=3).lost == (0, 0), "a scale is no loss"
+    scaled = sslbook.compare(NET, "1.0", SHIFTED, SHIFTED, other=larger, k=3)
+    assert scaled.lost == (0, 0), "a scale is no loss"
+    assert scaled.total == pytest.approx(100)
+    assert all(share.value == pytest.approx(1) for kept in scaled.kept for share in kept)
 
 
 @pytest.mark.parametrize(

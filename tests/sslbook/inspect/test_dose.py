@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sslbook.inspect.dose import DoseResponse, Draw, dose
+from sslbook.inspect.dose import DOSES, DoseResponse, Draw, dose
 
 N, RATE = 4096, 0.02
 IMAGES = torch.randn(N, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -61,16 +61,50 @@ def test_the_law_of_the_share_grows_what_exceeds_the_output_s_share() -> None:
     assert str(answer).startswith("This training ranks features by the share that survives")
 
 
-def test_no_training_amplifies_neither_and_the_picture_has_the_grid() -> None:
+def test_no_training_amplifies_nothing_and_the_picture_has_the_grid() -> None:
     answer = found(lambda net, draw: None)
     assert abs(answer.growth).max() < 1e-12
+    assert str(answer).startswith("This training moved no direction more than another")
+    assert answer.ranks == (0, 0)
     assert answer.plot().axes[0].images[0].get_array().shape == (4, 4)  # type: ignore[union-attr]
-    drawn = DoseResponse(answer.shared, answer.unshared, -answer.shared)
-    assert str(drawn).startswith("This training amplifies neither")
+
+
+@pytest.mark.parametrize(
+    ("seed", "by_amount", "by_share", "told"),
+    [
+        (0, -1.0, 0.0, "This training amplifies neither"),
+        (0, 1.0, 0.0, "This training ranks features by the amount"),
+        (0, 0.0, 1.0, "This training ranks features by the share"),
+        (0, 1.0, 2.0, "This training amplifies what survives, undecided whether by amount or by share"),
+        (1, 0.0, 0.0, "Undecided"),
+    ],
+)
+def test_a_verdict_follows_its_intervals(seed: int, by_amount: float, by_share: float, told: str) -> None:
+    shared, unshared = torch.tensor(DOSES, dtype=torch.float64).T.numpy()
+    noise = torch.randn(16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
+    growth = by_amount * shared + by_share * shared / (shared + unshared) + 0.05 * noise
+    assert str(DoseResponse(shared, unshared, growth)).startswith(told)
+
+
+def test_an_average_over_positions_is_told_from_what_a_training_does() -> None:
+    """Of a pattern such a network sees the mean colour alone; the same layers without the average tell sixteen apart."""
+    images = torch.rand(64, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    body = [nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU()]
+
+    def train(net: nn.Module, draw: Draw) -> None:
+        for weight in net.parameters():
+            weight.data += 0.01 * weight.data.cos()
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        blind = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 64))
+        seeing = nn.Sequential(*body, nn.Flatten(), nn.Linear(128, 64))
+    blurred, sharp = (dose(net, images, train) for net in (blind, seeing))
+    assert blurred.told_apart < 8 < sharp.told_apart
+    assert str(blurred).startswith("Your network cannot tell these directions apart")
+    assert "cannot tell" not in str(sharp)
 
 
 def test_what_cannot_be_planted_is_refused() -> None:
     with pytest.raises(ValueError, match="images must be 32 or more finite ones of 16 or more numbers"):
         dose(nn.Flatten(), torch.zeros(4, 20), lambda net, draw: None)
-    with pytest.raises(TypeError, match="train must be a function"):
-        dose(nn.Flatten(), torch.zeros(40, 20), "simclr")  # type: ignore[arg-type]

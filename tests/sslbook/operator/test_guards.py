@@ -125,7 +125,17 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "aren't zero: that of at least one clean": (SILENT, -X, PAIRS | {"clean": X[:, 0], "normalize": True}),
     "aren't zero: that of at least one view is": (SILENT, X, {"normalize": True}),
     "one of inner products, of outputs of any width": (NET, X, {"loss": "vicreg"}),
-    r"decoupled\(\) missing .*'temperature'": (NET, X, {"loss": "decoupled"}),
+    "loss='decoupled' needs temperature$": (NET, X, {"loss": "decoupled"}),
+    "loss='supervised_contrastive' needs labels; give it by functools.partial": (
+        NET,
+        X,
+        {"loss": "supervised_contrastive", "temperature": 1.0},
+    ),
+    r"net takes these \(3, 2, 4, 4\) as samples: did you mean images\[:, None\]": (
+        nn.Sequential(nn.Conv2d(2, 1, 2), nn.Flatten()),
+        torch.rand(3, 2, 4, 4),
+        {},
+    ),
     "loss must map the outputs .* to one number.*made 1.0": (NET, X, {"loss": lambda z: 1.0}),
     "a tensor with its graph": (NET, X, {"loss": lambda z: z.detach().sum()}),
     "one of inner products": (NET, X, {"loss": partial(batch.barlow_twins, weight=0.01)}),
@@ -145,6 +155,8 @@ def test_bad_layers_directions_and_pairs() -> None:
     op = covariance_operator(net, "0", X)
     with pytest.raises(ValueError, match=r"layer '3' isn't in the network.* layers are '0', '2'"):
         open_layer(net, "3", X[0])
+    with pytest.raises(ValueError, match=r"layer '1' is of ReLU, a kind that has no operator.* layers are '0', '2'"):
+        open_layer(net, "1", X[0])
     with pytest.raises(ValueError, match=r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(4, 5\)"):
         op.apply(torch.ones(4, 5, dtype=torch.float64))
     with pytest.raises(ValueError, match="symmetric operators; for others use to_scipy"):

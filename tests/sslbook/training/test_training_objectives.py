@@ -91,7 +91,7 @@ def by_hand_triplet(out: Outputs, tau: float, margin: float) -> Tensor:
 
 def of_batch(name: str, **numbers: Any) -> Any:
     """The loss of a batch, which its own tests hold to its paper's formula."""
-    return lambda out: LOSSES[name].value(torch.stack([out.z1, out.z2], 1), **numbers)
+    return lambda out: LOSSES[name](torch.stack([out.z1, out.z2], 1), **numbers)
 
 
 SHARP, WEIGHTS = {"temperature": 0.1}, {"variance": 10.0, "invariance": 5.0, "covariance": 3.0}

@@ -266,22 +266,6 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tu
     assert same_weights(whole, go(settings(), tmp_path / "parts", data))
 
 
-def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
-    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as gone:
-        monkeypatch.setattr(sys, "stderr", gone)
-        with pytest.raises(compute.Stopped) as stopped:
-            train(settings(), tmp_path, data=data, device="cpu")
-        with pytest.raises(BrokenPipeError):
-            gone.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), write)
-    assert stopped.value.number == compute.BROKEN_PIPE
-    assert checkpoints.kept(tmp_path)
-
-
 def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
     seen = []

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_cases import DIGITS, SET, done
+from training_cases import SET, done
 
 from sslbook import cli
 from sslbook.training.presets import command
 from sslbook.training.presets import papers as runs
 from sslbook.training.presets.papers import presets, run_of
-from sslbook.training.run import checkpoints, step, trainer
+from sslbook.training.run import checkpoints, trainer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -146,19 +146,3 @@ def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monk
     monkeypatch.setattr(command, "start_processes", lambda *a: told.append("spread") or 0)
     assert cli.main(["train", "digits-byol", "--download", "--ranks", "2", "--folder", str(tmp_path)]) == 0
     assert told == ["digits True", "spread"]
-
-
-def test_processes_take_turns_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the second finds what the first has fetched, or fetches it where it has a folder of its own."""
-    told: list[object] = []
-    settings = run_of("digits-byol", seed=0, changes=DIGITS).settings
-    load = step.datasets.load_dataset
-    monkeypatch.setattr(step.datasets, "load_dataset", lambda *a, download: told.append(download) or load(*a))
-    monkeypatch.setattr(step.distributed, "world", lambda: 3)
-    monkeypatch.setattr(step.distributed, "rank", lambda: 1)
-    monkeypatch.setattr(step.distributed, "wait_for_all", lambda: told.append("waited"))
-    assert len(step.load_data(settings, download=True)[0]) == 128
-    assert told == ["waited", True, True, "waited", "waited"]
-    told.clear()
-    step.load_data(settings)
-    assert told == [False, False]
