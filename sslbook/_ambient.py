@@ -188,7 +188,7 @@ class _CopyOutputs(TorchFunctionMode):
 def warn(text: str) -> None:
     """A UserWarning at the line that called the library: at the first frame that is neither its own nor a decorator's."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("sslbook", "torch", "contextlib"):
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in ("sslbook", "torch", "contextlib"):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 

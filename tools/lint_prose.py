@@ -100,7 +100,7 @@ NAMED = (
 )
 DECIMAL = re.compile(rf"(?P<name>{NAMED}[\s~]*)?(?<![\w.])(?P<number>\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)(?![\w.]*\w)")
 PERCENT = re.compile(r"(?<![\w.])\d[\d,]*\s?(?:%|per ?cent\b|(?:percentage )?points\b)")
-CHOSEN = re.compile(r"(?i)interval|level|promise|guarantee|probabilit|chance|allowed|excluded")
+CHOSEN = re.compile(r"(?i)interval|level|promise|guarantee|probability|chance|allowed|excluded")
 ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|cf|vs|etc|al|resp|Eqs?|Figs?|Secs?|Thms?|Props?|Prof|Dr|St|no|approx)\.$")
 SENTENCE_END = re.compile(r"[\w)*`’”\]]{2}[.!?](?=[_)’”]* +[*_(“]*[A-Z])")
 BANNED = re.compile(
