@@ -144,7 +144,7 @@ def dose(
     ...     one, two = (x - x.mean(0) for x in (draw(torch.arange(512)), draw(torch.arange(512))))
     ...     net.weight.data += 0.05 * net.weight.data @ one.mT @ two / 512
     >>> images = torch.randn(512, 24, generator=torch.Generator().manual_seed(0))
-    >>> print(str(dose(nn.Linear(24, 8, bias=False), images, train)).partition(" (")[0])
+    >>> print(str(dose(nn.Linear(24, 24, bias=False), images, train)).partition(" (")[0])
     This training ranks features by the amount that survives
     """
     require_floating(images=images)

@@ -80,7 +80,7 @@ def inspect_network(
     layers: names; by default, all linear and convolutional layers.  pipeline: the augmentation; by default, SimCLR's.
     loss: the loss of the step, which is "simple", "info_nce" or a function of the embeddings ``(N, V, n_L)``.
     untrained: the network before training.  A BatchNorm without running statistics uses those of the views.
-    device: by default, that of the weights.  about: further entries of the report.  k: the number of leading modes.
+    device: by default, that of the weights.  about: further entries of the report.  k: the number of leading modes, at most all.
     progress: a function that is called with the number of finished layers, the number of all layers, and the next layer's name.
     Without one, a call that will take more than ten seconds says so on the standard error: how long, and layer by layer.
 
@@ -114,7 +114,7 @@ def inspect_network(
             population = torch.stack(drawn, dim=1).to(next(held.parameters()).dtype)
             settle(held, population.flatten(0, 1))
             scenes.append((held, population, loss_steps(held, population, loss)))
-    begun, seconds = time.perf_counter(), 0.0 if progress else predicted(names, scenes)
+    begun, seconds = time.perf_counter(), 0.0 if progress else predicted(names, scenes, k)
     if seconds > 10:
         print(f"{len(names)} layers, {len(data)} images x {views} views: {duration(seconds)}", file=sys.stderr)
     found: list[LayerReport] = []
@@ -162,11 +162,11 @@ def duration(seconds: float) -> str:
     return f"about {round(seconds / 60)} min" if seconds > 90 else f"about {max(round(seconds), 1)} s"
 
 
-def predicted(names: Sequence[str], scenes: Sequence[Scene]) -> float:
+def predicted(names: Sequence[str], scenes: Sequence[Scene], k: int) -> float:
     """Seconds that the layers will take, by a product with the first of them and one with the last.
 
-    Nearly all of a layer's time is some :data:`PRODUCTS` products, half as many again in an untrained network; what a product
-    costs falls from the first layer to the last, which has nothing above it.
+    Nearly all of a layer's time is some :data:`PRODUCTS` products, more of them for more than five modes, and half as many
+    again in an untrained network; what a product costs falls from the first layer to the last, which has nothing above it.
     """
     net, views, _ = scenes[0]
     took = [0.0]
@@ -177,7 +177,7 @@ def predicted(names: Sequence[str], scenes: Sequence[Scene]) -> float:
                 begun = time.perf_counter()
                 float(opened.vjp(opened.jvp(opened.weight)).sum())
             took.append(time.perf_counter() - begun)
-    return len(names) * PRODUCTS * (1 + 0.5 * (len(scenes) - 1)) * sum(took) / max(len(took) - 1, 1)
+    return len(names) * PRODUCTS * max(1, k / 5) * (1 + 0.5 * (len(scenes) - 1)) * sum(took) / max(len(took) - 1, 1)
 
 
 Scene = tuple[nn.Module, Tensor, dict[str, Tensor]]
@@ -423,7 +423,7 @@ def look(
         for kind in kinds:
             mixing = mixing_of(kind, *population)
             product = lambda v, c=mixing: of_field(opened, c(field(v)))  # noqa: E731
-            lanczos(product, weight.double(), k, tol=TOLERANCE, seed=seed, restarts=RESTARTS)
+            lanczos(product, weight.double(), min(k, weight.numel() - 2), tol=TOLERANCE, seed=seed, restarts=RESTARTS)
     vectors = torch.stack(asked, dim=1).double()
     fields = torch.stack(found, dim=-1).double()
     length = vectors.norm(dim=0)

@@ -6,6 +6,7 @@ import base64
 import io
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import nbformat
 import pytest
@@ -20,7 +21,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from bookbuild.cells import MOVED, fold_sections, summary
-from sslchapters.plots import _slider_html
+from sslchapters import plots
 from sslchapters.values import badge
 
 CONF = """
@@ -41,7 +42,17 @@ def png() -> bytes:
     return out.getvalue()
 
 
-SLIDER = _slider_html([png(), png()], texts=["0", "1"], alts=["none", "one"], label="steps", name="learning")
+def slider_html() -> str:
+    """What a notebook holds of a slider with two frames."""
+    shown: list[str] = []
+    with mock.patch.object(plots, "_display", lambda html, text: shown.append(html)):
+        plots.slider(
+            lambda _: plots.figure()[0], (0, 1), label="steps", alt=("none", "one").__getitem__, name="learning"
+        )
+    return shown[0]
+
+
+SLIDER = slider_html()
 
 
 def slider_cell() -> nbformat.NotebookNode:

@@ -81,7 +81,8 @@ def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said, _ = (two := of_two(tmp_path / "file")).communicate(timeout=300)
     assert two.returncode == 2, said
-    assert f"Not a directory: '{tmp_path / 'file'}" in said
+    assert "/file/" in said
+    assert "Not a directory" in said
     assert "Traceback" not in said
 
 
