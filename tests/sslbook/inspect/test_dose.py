@@ -89,7 +89,6 @@ def test_a_verdict_follows_its_intervals(seed: int, by_amount: float, by_share: 
 def test_an_average_over_positions_is_told_from_what_a_training_does() -> None:
     """Of a pattern such a network sees the mean colour alone; the same layers without the average tell sixteen apart."""
     images = torch.rand(64, 3, 12, 12, generator=torch.Generator().manual_seed(0))
-    body = [nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU()]
 
     def train(net: nn.Module, draw: Draw) -> None:
         for weight in net.parameters():
@@ -97,6 +96,7 @@ def test_an_average_over_positions_is_told_from_what_a_training_does() -> None:
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
+        body = [nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU()]
         blind = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 64))
         seeing = nn.Sequential(*body, nn.Flatten(), nn.Linear(128, 64))
     blurred, sharp = (dose(net, images, train) for net in (blind, seeing))

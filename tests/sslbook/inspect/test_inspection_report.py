@@ -138,7 +138,7 @@ def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> 
 def test_a_long_inspection_says_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     inspect_network(network(), pictures(), views=2, k=2)
     assert capsys.readouterr().err == "", "a short one needs no word"
-    monkeypatch.setattr(measure, "predicted", lambda names, scenes: 600.0)
+    monkeypatch.setattr(measure, "predicted", lambda names, scenes, k: 600.0)
     inspect_network(network(), pictures(), views=2, k=2)
     first, *layers = capsys.readouterr().err.splitlines()
     assert first == "3 layers, 12 images x 2 views: about 10 min"
