@@ -172,7 +172,9 @@ def test_a_notebook_reads_as_the_page(page: Lab, root: Path, name: str) -> None:
         assert page.js(IMAGES) == []
         pairs = itertools.pairwise(notebook.cells)
         answers = [b.source for a, b in pairs if "<summary>Solution</summary>" in a.source and b.cell_type == "code"]
-        assert len(answers) == (BOOK.chapters / f"{name}.md").read_text(encoding="utf-8").count("{solution-start}")
+        source = (BOOK.chapters / f"{name}.md").read_text(encoding="utf-8")
+        solutions = re.findall(r"\{solution-start\}.*?\{solution-end\}", source, re.DOTALL)
+        assert len(answers) == sum("{code-cell}" in solution for solution in solutions) > 3, "a proof has none"
         assert not set(answers) & set(page.js(OPEN_CODE))
         folded = [cell.source for cell in notebook.cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
         assert not set(folded) & set(page.js(OPEN_CODE))
