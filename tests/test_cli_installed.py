@@ -42,7 +42,7 @@ NEEDS = {
     "table A-Tab6": "",
     "train --list": "",
     "train digits-simclr-nce --epochs 1": "",
-    "train digits-simclr-nce --tensorboard": "pip install tensorboard",
+    "train digits-simclr-nce --tensorboard": "tensorboard is not installed",
     "train cifar10-small --download": TRAIN,
     "table A-Tab2 --run --seeds 1 --cluster local": TRAIN,
     "inspect --help": "",
