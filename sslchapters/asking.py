@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from html import escape
 
-from IPython import get_ipython
-from IPython.display import display
+from sslchapters.plots import display_html
 
 
 def ask(
@@ -34,5 +33,4 @@ def ask(
         f'<div class="sslbook-ask" data-sslbook-ask data-answer="{answer!r}" data-within="{within!r}" data-wrong="{mistakes}">'
         f"<details><summary>The number</summary><p>{number}</p></details></div>"
     )
-    if get_ipython() is not None:
-        display({"text/html": box, "text/plain": "[a box for your number]"}, raw=True)
+    display_html(box, "[a box for your number]")

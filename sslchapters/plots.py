@@ -273,13 +273,13 @@ def slider(
 </div>
 <p class="sslbook-slider-note">From left to right, {escape(label)} = {escape(", ".join(texts[i] for i in still))}.</p>
 </div>"""
-    _display(html, f"[figure with a slider: {label} = {texts[0]} to {texts[-1]}]")
+    display_html(html, f"[figure with a slider: {label} = {texts[0]} to {texts[-1]}]")
 
 
 def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
     """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
     image = img(picture(fig, keep_colors=keep_colors), alt, *["keep-colors"] * keep_colors)
-    _display(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
+    display_html(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
 
 
 def picture(fig: Figure, *, keep_colors: bool = False) -> bytes:
@@ -328,7 +328,7 @@ def _places(values: Sequence[Any], step: float) -> list[Any]:
     return sorted([*kept, *values])
 
 
-def _display(html: str, text: str) -> None:
+def display_html(html: str, text: str) -> None:
     """Show HTML (and `text` where HTML is not shown); in plain Python the figures were drawn, and that is all."""
     if get_ipython() is not None:
         display({"text/html": html, "text/plain": text}, raw=True)

@@ -17,7 +17,6 @@ that of any loss of inner products (chapter operators_today).  :func:`intra_oper
 from __future__ import annotations
 
 import inspect
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook._ambient import anywhere, default_device_of, methods_anywhere, with_gradients
+from sslbook._ambient import anywhere, default_device_of, methods_anywhere, warn, with_gradients
 from sslbook._check import counted, require_number, require_one_of, require_whole
 from sslbook.losses.batch import LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
@@ -120,10 +119,9 @@ class CovarianceOperator:
         """
         linear, output = self.opened.jvp(self.opened.weight), self.opened.output
         if bool(linear.any() | output.any()) and (gap := relative_gap(linear, output)) > 0.01:
-            warnings.warn(
+            warn(
                 f"the outputs aren't K^T vec(W) of layer {self.opened.name!r}, as OP vec(W) supposes: they differ by {gap:.0%} "
-                "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same",
-                stacklevel=3,
+                "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same"
             )
         return self.opened.vjp(self._mixed(linear))
 

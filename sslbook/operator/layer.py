@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,7 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from sslbook._ambient import WRAPPERS, default_settings, methods_anywhere, unwrapped, unwrapped_name, with_gradients
+from sslbook._ambient import (
+    WRAPPERS,
+    default_settings,
+    methods_anywhere,
+    unwrapped,
+    unwrapped_name,
+    warn,
+    with_gradients,
+)
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -251,10 +258,7 @@ def open_views(
     views = numbers(net, layer, views)
     require_batch("views", views, 3, "samples, views, ...")
     if averaged and views.shape[1] == 1:
-        told = (
-            "views hold one view of each sample: nothing varies within a sample, and no augmentation is averaged over"
-        )
-        warnings.warn(told, stacklevel=4)
+        warn("views hold one view of each sample: nothing varies within a sample, and no augmentation is averaged over")
     try:
         return open_layer(net, layer, views.flatten(0, 1)), (views.shape[0], views.shape[1])
     except ValueError as error:

@@ -67,6 +67,13 @@ def all_trials(first: Mapping[str, Any] | Record, more: Mapping[str, Any] | Reco
     return torch.cat([own[places[0]][:, places[1]], rest], -1)
 
 
+def many_seeds(contested: Mapping[str, Any] | Record, name: str, p: int, first: Tensor) -> Tensor:
+    """Curves with the seeds of ``contested`` behind those of ``first``, at betas of 2, 5 and 10: ``(betas, curves, seeds)``."""
+    rest = torch.tensor(contested["tables"][name], dtype=torch.float64)
+    labels = [list(CURVES[name]).index(label) for label in contested["labels"][name]]
+    return torch.cat([first[1:, PATTERNS.index(p), labels], rest], -1)
+
+
 KINDS = {
     "ReLU": TableCell(3, 5),
     "linear": TableCell(3, 5, activation="linear"),

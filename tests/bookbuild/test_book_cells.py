@@ -45,7 +45,7 @@ def png() -> bytes:
 def slider_html() -> str:
     """What a notebook holds of a slider with two frames."""
     shown: list[str] = []
-    with mock.patch.object(plots, "_display", lambda html, text: shown.append(html)):
+    with mock.patch.object(plots, "display_html", lambda html, text: shown.append(html)):
         plots.slider(
             lambda _: plots.figure()[0], (0, 1), label="steps", alt=("none", "one").__getitem__, name="learning"
         )

@@ -438,8 +438,7 @@ def test_the_box_of_an_exercise_takes_a_number_and_names_the_mistake(
     browser: Browser, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boxes: list[str] = []
-    monkeypatch.setattr(asking, "get_ipython", lambda: True)
-    monkeypatch.setattr(asking, "display", lambda data, raw: boxes.append(data["text/html"]))
+    monkeypatch.setattr(asking, "display_html", lambda html, text: boxes.append(html))
     asking.ask(1 / 4, computed=0.25, wrong={"Squared > it.": 0.5, "Not “p”.": -0.75})
     path = Path(page.removeprefix("file://")).with_name("ask.html")
     head = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><script src="book.js"></script></head><body>'

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from sslchapters import ask
+from sslchapters import ask, asking
 
 FAR = {"Twice.": 2.0, "Half.": 0.5}
 
@@ -25,6 +27,10 @@ def test_a_box_that_would_take_a_wrong_number_or_refuse_the_right_one_is_an_erro
         ask(1.0, computed=computed, wrong=wrong, within=within)
 
 
-def test_a_predicted_number_may_be_off_by_what_the_box_allows() -> None:
+def test_a_predicted_number_may_be_off_by_what_the_box_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes: list[str] = []
+    monkeypatch.setattr(asking, "display_html", lambda html, text: boxes.append(html))
     ask(1.0, computed=1.15, wrong=FAR, within=0.2)
     ask(1.0, computed=1.0, wrong=FAR)
+    assert ["".join(re.findall(r'data-within="([^"]*)"', box)) for box in boxes] == ["0.2", "0.005"]
+    assert all('data-answer="1.0"' in box for box in boxes)

@@ -27,7 +27,7 @@ def draw(value: float, *, width: float = 3.0) -> Figure:
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects the HTML that would be displayed."""
     pages: list[str] = []
-    monkeypatch.setattr(widgets, "_display", lambda html, text: pages.append(html))
+    monkeypatch.setattr(widgets, "display_html", lambda html, text: pages.append(html))
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     return pages
 
