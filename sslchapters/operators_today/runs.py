@@ -11,7 +11,7 @@ The record ``operators-today-ingredients``: what each ingredient of a theory is 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -141,13 +141,24 @@ def _weighted(weights: Tensor, partner: Tensor) -> Tensor:
     return pull + pull.T - weights - weights.T
 
 
-def ladder(net: nn.Module, layers: Sequence[str], views: Tensor, clean: Tensor, tau: float) -> dict[str, list[Tensor]]:
-    """The steps of the layers that each theory of :func:`tables` predicts on a batch, up to a factor."""
+def ladder(
+    net: nn.Module,
+    layers: Sequence[str],
+    views: Tensor,
+    clean: Tensor,
+    tau: float,
+    more: Mapping[str, Tensor] | None = None,
+) -> dict[str, list[Tensor]]:
+    """The steps of the layers that each theory predicts on a batch, up to a factor.
+
+    The theories are those of :func:`tables`, and each table in ``more``, of cosines.
+    """
     outputs = net(views.flatten(0, 1))
     units = nn.functional.normalize(outputs.detach(), dim=1)
     images = nn.functional.normalize(net(clean).detach(), dim=1)
     moves = []
-    for name, table in tables(units.unflatten(0, views.shape[:2]), images, tau).items():
+    listed = tables(units.unflatten(0, views.shape[:2]), images, tau) | dict(more or {})
+    for name, table in listed.items():
         if name in LADDER[:3]:
             moves.append(table @ outputs.detach())
         else:
@@ -157,7 +168,7 @@ def ladder(net: nn.Module, layers: Sequence[str], views: Tensor, clean: Tensor, 
             )
     weights = [net.get_parameter(f"{layer}.weight") for layer in layers]
     steps = [torch.autograd.grad(outputs, weights, move, retain_graph=True) for move in moves]
-    return dict(zip((*LADDER, BESIDE[0]), map(list, steps), strict=True))
+    return dict(zip(listed, map(list, steps), strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
