@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from sslbook.training.augment import PIPELINES, plain, random_view
 from sslchapters.enumerated import Scene, digits_scene, scene_network
 from sslchapters.instances import convnet
 from sslchapters.operators_today.runs import BESIDE, LADDER, ladder
-from sslchapters.records import parts_folder, rounded
+from sslchapters.records import parts_folder
 from sslchapters.sweep import Study, sweep
 
 MOMENTS, RUNS, AHEAD, BATCHES, IMAGES = (0, 100, 300, 1000), 16, 50, 64, 64
@@ -141,15 +142,20 @@ def _measured(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
     return {name: torch.stack(values) for name, values in found.items()}
 
 
+def _known(found: Tensor) -> list[Any]:
+    numbers = np.round(found.double().numpy(), 4)
+    return np.where(np.isnan(numbers), None, numbers).tolist()
+
+
 def values(seeds: tuple[int, ...]) -> dict[str, Any]:
-    """The record: by kind of training what :func:`_measured` finds; cosines are signed."""
+    """The record: by kind of training what :func:`_measured` finds; cosines are signed, and null where a network diverged."""
     keep = parts_folder() / "operators-displacement"
     found = sweep(_measured, CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
     return {
         "axes": "cells[cell][measure][seed][moment][layer][theory]",
         "moments": list(MOMENTS),
         "theories": list(THEORIES),
-        "cells": {cell.name: {name: rounded(each, 4) for name, each in of.items()} for cell, of in found.items()},
+        "cells": {cell.name: {name: _known(each) for name, each in of.items()} for cell, of in found.items()},
     }
 
 
