@@ -3,29 +3,25 @@
 augment: our batches of views against one image after another with Pillow, the same views.
 step: a training step, beside the device's own rate of multiplication.
 epoch: steps of the real loop, with augmentation; and what looking costs, as a share of the training between two looks.
-lightly: the same steps beside those of the package lightly, with torchvision's transforms, where both are installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import Row, seconds
 from sslbook._check import InputError
-from sslbook._machine import cores, keep_freed_memory
+from sslbook._machine import keep_freed_memory
 from sslbook.images.datasets import Dataset
-from sslbook.networks.siamese import Networks, ResNet18, build
+from sslbook.networks.siamese import Networks, build
 from sslbook.training import augment, evaluate
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
@@ -157,52 +153,5 @@ def epoch(least: float) -> list[Row]:
     return rows
 
 
-def _two_sides(views: Callable[[Any], list[Tensor]], images: Sequence[Any]) -> list[Tensor]:
-    return [torch.stack(side) for side in zip(*map(views, images), strict=True)]
-
-
-def lightly(least: float) -> list[Row]:
-    """Views, step and optimiser of one network, by our loop and as lightly's example of SimCLR takes them; none without lightly."""
-    try:
-        from lightly.loss import NTXentLoss
-        from lightly.models.modules import SimCLRProjectionHead
-        from lightly.transforms import SimCLRTransform
-        from torchvision.transforms.functional import to_pil_image
-    except ImportError:
-        print("lightly is not installed: pip install lightly", file=sys.stderr)
-        return []
-    sizes = SETTINGS.networks
-    net = ResNet18("cifar", sizes.width)
-    head = SimCLRProjectionHead(net.features, sizes.projector_hidden, sizes.projector_out)
-    model = torch.nn.Sequential(net, head).to(PLACE)
-    optimizer, loss_of = torch.optim.Adam(model.parameters(), lr=SETTINGS.lr), NTXentLoss(temperature=0.5)
-    views = SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0.0)
-    loader: DataLoader[Any] = DataLoader(
-        [to_pil_image(pixels) for pixels in noise(5_000).pixels],  # type: ignore[arg-type]
-        SETTINGS.batch,
-        shuffle=True,
-        drop_last=True,
-        num_workers=cores(),
-        collate_fn=partial(_two_sides, views),
-    )
-    batches = (batch for _ in itertools.count() for batch in loader)
-
-    def call() -> None:
-        with torch.autocast(PLACE.type, torch.bfloat16, enabled=CUDA):
-            first, second = (model(view.to(PLACE)) for view in next(batches))
-        optimizer.zero_grad()
-        loss_of(first, second).backward()
-        optimizer.step()
-
-    call()
-    ours, theirs = loop(SETTINGS, 5_000)[2](least), seconds(call, least)
-    part = f"lightly: steps of {SETTINGS.batch} images x 2 views, width {sizes.width}, {PLACE}"
-    return [
-        Row(part, "ours: images", SETTINGS.batch / ours, "/s"),
-        Row(part, "lightly's, with torchvision's transforms", SETTINGS.batch / theirs, "/s"),
-        Row(part, "ours is faster by the clock", theirs / ours, "x"),
-    ]
-
-
-STAGES = {"augment": augmentation, "step": step, "epoch": epoch, "lightly": lightly}
+STAGES = {"augment": augmentation, "step": step, "epoch": epoch}
 """What can be measured, by name: functions of the least seconds that each call is measured for."""
