@@ -237,7 +237,11 @@ def train(
             raise Refused(str(error)) from error
         # where the result comes from, as it is now: the checkout may be another one by the end
         origin: dict[str, Any] = {"device": device_name(place), "torch": torch.__version__, "commit": commit()}
-        origin |= {"sslbook": sslbook.__version__, "capture": step.capture, "processes": distributed.world()}
+        origin |= {
+            "sslbook": sslbook.__version__,
+            "capture": "graph" if step.captured else "none",
+            "processes": distributed.world(),
+        }
         if backbone is not None:
             origin |= {"data": images.name, "images": len(images), "backbone": str(backbone[0])}
         bar = None if silent or tqdm is None else tqdm(total=last, initial=start, desc=name, unit="step", disable=None)

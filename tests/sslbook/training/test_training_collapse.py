@@ -269,7 +269,6 @@ def test_what_cannot_be_ones_own_is_refused(tmp_path: Path) -> None:
         ),
         ({"method": lambda z: z.sum(-1)}, rf"method must give one number.*{by_hand}"),
         ({"method": alignment, "temperature": 0.2}, "temperature is no setting of a loss of your own"),
-        ({"views": same_crop, "capture": "graph"}, "capture must be none or compile on cpu"),
     ):
         with pytest.raises((TypeError, ValueError), match=sentence):
             pretrain(DIGITS, net, **{"epochs": 1, "device": "cpu", "quiet": True, **options})

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -322,22 +321,12 @@ def test_precision_is_what_is_asked_and_goes_on_as_it_began(
     assert same_weights(whole, go(settings(), tmp_path / "parts", data))
 
 
-@pytest.mark.slow
-def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is traced, augmentation and loss and gradient; by PyTorch's own kernels, since a compiler takes minutes here."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
-    asked = ("evaluate=0", "batch=128")
-    eager, held = (go(settings(f"capture={how}", *asked), tmp_path / how, data).rows for how in ("none", "compile"))
-    assert [row["loss"] for row in held] == pytest.approx([row["loss"] for row in eager], rel=1e-5)
-    assert json.loads((tmp_path / "compile" / checkpoints.RESULT).read_text())["capture"] == "compile"
-
-
 def test_a_graph_is_of_a_whole_batch(data: tuple) -> None:
     """A last batch that is not full has a step of its own."""
     asked = settings("batch=48", "drop_last=false")
     step = steps.Step(asked, data[0], torch.device("cpu"))
     part, whole = (Batches(asked, 128).at(number) for number in (2, 0))
-    step.capture, step._gradients, step._result = "graph", [], torch.tensor(1.5)
+    step.captured, step._gradients, step._result = True, [], torch.tensor(1.5)
     step._inputs = tuple(part.clone() for part in whole)
     step._graph = type("Graph", (), {"replay": lambda self: None})()
     assert float(step(*part)) > 2
@@ -346,15 +335,15 @@ def test_a_graph_is_of_a_whole_batch(data: tuple) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("capture", ["graph", *(pytest.param(k, marks=pytest.mark.long) for k in ("compile", "both"))])
-def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: str) -> None:
+def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the last batch of an epoch is not full, and where the run is resumed."""
     asked = ("precision=float32", "evaluate=0", "batch=48", "drop_last=false", "shuffle=true", "optimizer=sgd")
-    held, options = settings(f"capture={capture}", *asked), {"data": data, "device": "cuda", "quiet": True}
+    held, options = settings(*asked), {"data": data, "device": "cuda", "quiet": True}
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # nor digits that a convolution drops
-        eager = train(settings("capture=none", *asked), tmp_path / "eager", **options)
         train(held, tmp_path / "held", **options, stop_after=2)
         captured = train(held, tmp_path / "held", **options)
+        monkeypatch.setattr(steps, "GRAPHS", False)
+        eager = train(held, tmp_path / "eager", **options)
     assert [row["loss"] for row in captured.rows] == pytest.approx([row["loss"] for row in eager.rows], rel=1e-3)
     other = captured.model.state_dict()
     for name, value in eager.model.state_dict().items():
@@ -401,7 +390,6 @@ def test_what_cannot_be_run_gets_a_sentence_before_anything_is_written(tmp_path:
     for asked, options, sentence in (
         (settings("batch=200"), {}, "at most the 128 images there are, got 200"),
         (settings(), {"device": "gpu"}, "device must be cpu, cuda or cuda:N, .*got 'gpu'"),
-        (settings("capture=graph"), {}, "capture must be none or compile on cpu"),
         (settings(), {"save_every": -1}, "save_every must be at least 1"),
         (settings("networks.channels=3"), {}, "must hold images of 3 channels"),
         (
