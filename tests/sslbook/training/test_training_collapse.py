@@ -259,15 +259,13 @@ def test_an_own_loss_is_the_librarys_by_another_way() -> None:
 
 
 def test_what_cannot_be_ones_own_is_refused(tmp_path: Path) -> None:
-    by_hand = "examples/simclr_and_byol_by_hand.py"
     for options, sentence in (
-        ({"pipeline": lambda x: x}, rf"views=function\(batch, generator\).*{by_hand}"),
-        ({"optimizer": torch.optim.AdamW}, rf"optimizer must be a name.*{by_hand}"),
+        ({"pipeline": lambda x: x}, "pipeline must be a Pipeline"),
+        ({"optimizer": torch.optim.AdamW}, "optimizer must be one of sgd, adam, adamw"),
         (
             {"views": lambda batch, generator: batch[..., :4]},
             r"views must make of two pictures floating \(2, 1, 8, 8\)",
         ),
-        ({"method": lambda z: z.sum(-1)}, rf"method must give one number.*{by_hand}"),
         ({"method": alignment, "temperature": 0.2}, "temperature is no setting of a loss of your own"),
     ):
         with pytest.raises((TypeError, ValueError), match=sentence):
