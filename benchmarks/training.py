@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +25,7 @@ from sslbook.training import augment, evaluate
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
 from sslbook.training.presets.papers import SMALL, simclr_settings
-from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import Batches, Step, layout_of, make_optimizer
-from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
 CUDA = torch.cuda.is_available()
@@ -61,48 +58,25 @@ def noise(count: int) -> Dataset:
     return Dataset(pixels, torch.arange(count) % 10, "noise", 10)
 
 
-def loop(settings: Settings, images: int) -> tuple[Any, float, Callable[[float], float]]:
-    """A run on noise: its networks, its steps an epoch, and what measures the seconds of a step of the real loop."""
-    torch.backends.cudnn.benchmark = True  # as in a run
-    keep_freed_memory()
-    step, batches, numbers = (
-        Step(settings, noise(images), PLACE),
-        Batches(settings, images),
-        itertools.count(),
-    )
-    optimizer = make_optimizer(settings, step.model.learning())
-
-    def turn() -> None:
-        step(*batches.at(next(numbers)))
-        optimizer.step()
-
-    def step_seconds(least: float) -> float:
-        for _ in range(WARM):
-            turn()
-        return seconds(turn, least)
-
-    return step.model, batches.per_epoch, step_seconds
-
-
-def view_seconds(batched: bool, least: float) -> float:
-    """Seconds of a view, those of drawing its numbers included."""
-    pipeline, pixels = PIPELINES["cifar10"], noise(1000 if batched else 100).pixels
-    mean, std = (torch.tensor(values)[:, None, None] for values in (pipeline.mean, pipeline.std))
-
-    def call() -> Tensor:
-        numbers = augment.draws(len(pixels), 0, 0, 0)
-        if batched:
-            return augment.apply(pixels, pipeline, numbers)
-        return pillow_views(pixels, pipeline, numbers).div_(255).sub_(mean).div_(std)
-
-    return seconds(call, least) / len(pixels)
-
-
 def augmentation(least: float) -> list[Row]:
-    """Both ways in turn, in a process of one thread."""
-    with process_pool(1) as pool:
-        theirs, ours = (pool.submit(view_seconds, batched, least).result() for batched in (False, True))
-    part = "augment: images of 32 x 32 to views, one thread"
+    """Seconds of a view on one thread, those of drawing its numbers included: by Pillow, then by ours."""
+    pipeline, part, threads = (
+        PIPELINES["cifar10"],
+        "augment: images of 32 x 32 to views, one thread",
+        torch.get_num_threads(),
+    )
+    mean, std = (torch.tensor(values)[:, None, None] for values in (pipeline.mean, pipeline.std))
+    few, many = noise(100).pixels, noise(1000).pixels
+
+    def pillow() -> Tensor:
+        return pillow_views(few, pipeline, augment.draws(len(few), 0, 0, 0)).div_(255).sub_(mean).div_(std)
+
+    def batched() -> Tensor:
+        return augment.apply(many, pipeline, augment.draws(len(many), 0, 0, 0))
+
+    torch.set_num_threads(1)
+    theirs, ours = seconds(pillow, least) / len(few), seconds(batched, least) / len(many)
+    torch.set_num_threads(threads)
     return [
         Row(part, "Pillow, image after image", 1 / theirs, "/s"),
         Row(part, "ours, in batches of 1000", 1 / ours, "/s"),
@@ -138,15 +112,26 @@ def step(least: float) -> list[Row]:
 
 
 def epoch(least: float) -> list[Row]:
-    """Epochs of the real loop by the seconds of a step, and a look (k-NN and rank) at its default interval."""
+    """Epochs of the real loop on noise by the seconds of a step, and a look (k-NN and rank) at its default interval."""
     part, rows = f"epoch: {IMAGES} images x 2 views, width {SETTINGS.networks.width}, {PLACE}", []
+    torch.backends.cudnn.benchmark = True  # as in a run
+    keep_freed_memory()
     for batch, bar in EPOCH_BARS.items():
-        model, steps, step_seconds = loop(replace(SETTINGS, batch=batch), IMAGES)
-        taken = step_seconds(least) * steps
+        settings, numbers = replace(SETTINGS, batch=batch), itertools.count()
+        loss, batches = Step(settings, noise(IMAGES), PLACE), Batches(settings, IMAGES)
+        optimizer = make_optimizer(settings, loss.model.learning())
+
+        def turn(loss: Step = loss, batches: Batches = batches, optimizer: Any = optimizer, at: Any = numbers) -> None:
+            loss(*batches.at(next(at)))
+            optimizer.step()
+
+        for _ in range(WARM):
+            turn()
+        taken = seconds(turn, least) * batches.per_epoch
         rows.append(Row(part, f"batches of {batch}", taken, "s", bar))
         rows.append(Row(part, f"images, batches of {batch}", IMAGES / taken, "/s"))
     data, between = (noise(IMAGES), noise(TESTS)), evaluate.epochs_between(IMAGES, IMAGES + TESTS)
-    look = seconds(lambda: evaluate.report(model.encoder, *data, PIPELINES[SETTINGS.pipeline], PLACE), 0.0)
+    look = seconds(lambda: evaluate.report(loss.model.encoder, *data, PIPELINES[SETTINGS.pipeline], PLACE), 0.0)
     rows.append(Row(part, f"a look, share of {between} epochs", 100 * look / (between * taken), "%", 5.0))
     if not CUDA:
         rows.append(Row(part, "ten epochs and two looks", (10 * taken + 2 * look) / 60, "min", 4.0))
