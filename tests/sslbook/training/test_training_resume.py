@@ -141,10 +141,11 @@ import os, sys, torch
 from pathlib import Path
 from sslbook.training.augment import apply, draws
 from sslbook.training.presets.papers import run_of
-from sslbook.training.run.trainer import train
+from sslbook.training.run import trainer
 torch.set_num_threads(1)
+trainer.SAVE_SECONDS = -1
 asked = run_of("digits-simclr-nce", seed=0, epochs=2, changes=sys.argv[2:]).settings
-train(asked, Path(sys.argv[1]), device="cpu", quiet=True, save_every=2, on_step=lambda k: k == 3 and os.kill(os.getpid(), 9))
+trainer.train(asked, Path(sys.argv[1]), device="cpu", quiet=True, on_step=lambda k: k == 3 and os.kill(os.getpid(), 9))
 """
 
 
@@ -206,7 +207,11 @@ def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
     assert go(settings("lr=0.5"), tmp_path, data, resume=False).finished
 
 
-def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path: Path, data: tuple) -> None:
+def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(
+    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1)
+    monkeypatch.setattr("sslbook.training.run.trainer.LONG_SECONDS", -1)
     asked = settings("evaluate=0", epochs=4)
     backbone = build(asked.networks, 0).encoder, 16
 
@@ -217,7 +222,7 @@ def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path:
 
     options = {"backbone": backbone, "pipeline": steps.PIPELINES["digits"]}
     with pytest.raises(Diverged, match=r"the loss is nan at step 4; the checkpoint of step 3 stays") as caught:
-        go(asked, tmp_path, data, save_every=1, on_step=poison, **options)
+        go(asked, tmp_path, data, on_step=poison, **options)
     assert caught.value.step == 4
     assert not (tmp_path / checkpoints.RESULT).exists()
     assert (tmp_path / checkpoints.DIVERGED).read_text() == "diverged at step 4\n"
@@ -390,7 +395,7 @@ def test_what_cannot_be_run_gets_a_sentence_before_anything_is_written(tmp_path:
     for asked, options, sentence in (
         (settings("batch=200"), {}, "at most the 128 images there are, got 200"),
         (settings(), {"device": "gpu"}, "device must be cpu, cuda or cuda:N, .*got 'gpu'"),
-        (settings(), {"save_every": -1}, "save_every must be at least 1"),
+        (settings(), {"stop_after": -1}, "stop_after must be at least 1"),
         (settings("networks.channels=3"), {}, "must hold images of 3 channels"),
         (
             settings(),
