@@ -16,7 +16,6 @@ that of any loss of inner products (chapter operators_today).  :func:`intra_oper
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -406,11 +405,6 @@ def covariance_operator(
         return CovarianceOperator(opened, population, Mixing(weights=xi), normalize, of=loss)
     value: Any = loss
     if isinstance(loss, str):
-        _, *wants = inspect.signature(LOSSES[loss]).parameters.values()
-        needs = [each.name for each in wants if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
-        if missing := [name for name in needs if name != "temperature" or temperature is None]:
-            cure = "; give it by functools.partial" * (missing != ["temperature"])
-            raise ValueError(f"loss={loss!r} needs {' and '.join(missing)}{cure}")
         value = partial(LOSSES[loss], **({} if temperature is None else {"temperature": temperature}))
     name = loss if isinstance(loss, str) else getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
     weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
