@@ -343,23 +343,6 @@ def test_an_operator_of_low_rank_has_its_trace_from_a_few_products() -> None:
     assert found.error < 1e-9 * found
 
 
-def test_long_calls_say_how_far_they_are() -> None:
-    op, said = covariance_operator(mlp((30, 20, 4)), "0", population((30,), 5, 2, seed=0, dtype=torch.float64)[1]), []
-    op.trace(progress=lambda done, total: said.append((done, total)))
-    assert said == [(done, 4) for done in range(4)]
-    said.clear()
-    op.trace(samples=8, progress=lambda done, total: said.append((done, total)))
-    assert said == [(done, 8) for done in range(8)]
-    for other in (
-        op,
-        replace(op, mixing=PairMixing(op.mixing(torch.eye(10).double().reshape(5, 2, 10)).reshape(10, 10))),
-    ):
-        said.clear()
-        other.top_eigenpairs(2, progress=lambda done, total: said.append((done, total)))
-        assert len(said) > 3
-        assert said == [(done, None) for done in range(len(said))]
-
-
 def test_eigenpairs_show_themselves() -> None:
     """In short; and the inputs that each turns on most, as pictures: those of a rank-one direction are its own factor."""
     pattern = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
