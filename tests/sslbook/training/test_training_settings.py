@@ -122,3 +122,10 @@ def test_optimisers_have_the_runs_numbers() -> None:
         assert (one["lr"], one["weight_decay"]) == (0.25, 0.125)
         assert one["betas"] == (0.7, 0.8) if name == "adam" else one["momentum"] == 0.5
         assert (one.get(FACTOR), two[FACTOR], len(one["params"]), len(two["params"])) == (None, 3, 4, 1)
+
+
+def test_settings_of_earlier_versions_are_read_or_refused_in_a_sentence() -> None:
+    base, earlier = BYOL.as_json(), {**BYOL.as_json(), "capture": "graph"}
+    assert stored_settings(json.dumps(earlier)).hash() == stored_settings(json.dumps(base)).hash() == BYOL.hash()
+    with pytest.raises(ValueError, match="optimizer must be one of sgd, adam, adamw, got 'lars'"):
+        stored_settings(json.dumps({**base, "optimizer": "lars"}))
