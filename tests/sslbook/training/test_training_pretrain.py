@@ -54,10 +54,6 @@ def lazy() -> nn.Module:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(8))
 
 
-def with_dropout() -> nn.Module:
-    return nn.Sequential(*small(), nn.Dropout(0.5))
-
-
 SEEDED: dict[str, Callable[[], nn.Module]] = {
     "eager": small,
     "lazy": lazy,
@@ -117,29 +113,6 @@ def test_first_weights_are_a_function_of_the_seed(kind: str, made: bool) -> None
     assert all(part.unique().tolist() in ([0], [1]) for part in fresh.values())  # BatchNorm has counted nothing
     assert all(part.dtype == torch.float32 for part in found[0].parameters())
     assert all(part.training for part in found[0].modules())
-
-
-@pytest.mark.parametrize(("method", "make"), [("byol", small), ("simclr", with_dropout)])
-def test_a_run_that_was_killed_ends_with_the_same_weights(
-    method: str, make: Callable[[], nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = pretrain(DIGITS, make, method, **SMALL)
-    torch.manual_seed(5)
-    save, written = checkpoints.save, []
-
-    def and_die(folder: Path, step: int, content: dict) -> None:
-        written.append(save(folder, step, content))
-        raise Killed
-
-    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1.0)
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "save", and_die)
-        with pytest.raises(Killed):
-            pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
-    assert [path.stem for path in written] == ["step-000000004"]
-    resumed = pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
-    assert torch.equal(weights(whole.backbone), weights(resumed.backbone))
-    assert [row.get("loss") for row in resumed.rows] == [row.get("loss") for row in whole.rows]
 
 
 def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -> None:
