@@ -16,6 +16,8 @@ import connection_cases as reference
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from operator_cases import operators, population, product_error
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -385,6 +387,9 @@ def test_weights_that_are_symmetric_but_for_rounding_have_eigenpairs() -> None:
         assert [replace(op, mixing=mixing(w)).symmetric for w in (xi, rounded, skew)] == [True, True, False]
 
 
+sizes = st.integers(1, 6)
+
+
 def weights(n: int, seed: int, *, symmetric: bool = True) -> Tensor:
     xi = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return xi + xi.T if symmetric else xi
@@ -393,6 +398,17 @@ def weights(n: int, seed: int, *, symmetric: bool = True) -> Tensor:
 def applied(mixing: Mixing | PairMixing, n: int, v: int, *, adjoint: bool = False) -> Tensor:
     eye = torch.eye(n * v, dtype=torch.float64).reshape(n, v, n * v)
     return mixing(eye, adjoint=adjoint).reshape(n * v, n * v)
+
+
+@given(n=sizes, v=sizes, inter=st.floats(0, 2), intra=st.floats(0, 2), weighted=st.booleans(), seed=sizes)
+@settings(deadline=None)
+def test_the_root_squares_to_it(n: int, v: int, inter: float, intra: float, weighted: bool, seed: int) -> None:
+    mixing = Mixing(inter, intra, weights(n, seed) if weighted else None)
+    root = mixing.root(n, v)
+    assert root is not None
+    half = applied(root, n, v)
+    assert float((half - half.T).abs().max()) < 1e-12
+    assert float((half @ half - applied(mixing, n, v)).abs().max()) < 1e-12
 
 
 def test_a_common_part_and_a_sample_with_itself_bring_no_rounding() -> None:

@@ -127,10 +127,6 @@ def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -
     ]:
         with pytest.raises(ValueError, match=r"holds (another run|a run of other networks)"):
             pretrain(images, backbone, **{**SMALL, **more}, folder=tmp_path)
-    steady = {"schedule": "constant", "folder": tmp_path / "steady"}
-    pretrain(DIGITS, small, **SMALL, **steady)
-    with pytest.raises(ValueError, match="is at step 8, past the 4 of this run"):
-        pretrain(DIGITS, small, **{**SMALL, "epochs": 1}, **steady)
 
 
 def test_classes_count_where_they_are_asked_for(tmp_path: Path) -> None:
@@ -198,16 +194,6 @@ def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
     kept = small()
     kept[1].eval()  # the caller's choice, in a network that is in training mode
     assert begun(DIGITS, kept)[1].training is False
-
-
-def test_an_interruption_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(row: dict) -> None:
-        raise KeyboardInterrupt
-
-    for folder, left in ((tmp_path, "the same call goes on from the last checkpoint"), (None, "nothing is kept")):
-        with pytest.raises(KeyboardInterrupt):
-            pretrain(DIGITS, small, **SMALL, folder=folder, on_epoch=interrupt)
-        assert f"simclr: stopped; {left}" in capsys.readouterr().err
 
 
 PLAIN = """
@@ -318,20 +304,6 @@ def test_a_run_goes_on_for_more_epochs_or_says_why_not(tmp_path: Path, capsys: p
     assert (tmp_path / "both.png").stat().st_size > 1000
     with pytest.raises(SystemExit, match="2"):
         runs_command([str(tmp_path / "none")])
-
-
-def test_a_run_without_a_checkpoint_says_that_it_begins_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def die(row: dict) -> None:
-        raise Killed
-
-    given = {**SMALL, "quiet": False, "folder": tmp_path}
-    with pytest.raises(Killed):
-        pretrain(DIGITS, small, **given, on_epoch=die)
-    capsys.readouterr()
-    pretrain(DIGITS, small, **given)
-    assert "simclr: beginning again: " in capsys.readouterr().err
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
