@@ -5,20 +5,23 @@ from __future__ import annotations
 import matplotlib
 
 matplotlib.use("Agg")
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from hltm_cases import triplet_loss
+from hltm_cases import correlation, triplet_loss
+from scipy import integrate, stats
 from torch import Tensor
 
 from sslbook._random import Streams
+from sslbook.trees import latent as trees
 from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
 from sslchapters.audit import hltm as records
-from sslchapters.hltm import theory
+from sslchapters.hltm import lucky_nodes, runs, theory
 from sslchapters.hltm.runs import (
     FORMULAS,
     MIXED,
@@ -31,6 +34,14 @@ from sslchapters.hltm.runs import (
     step,
     train_trees,
 )
+
+
+@pytest.mark.parametrize("y", [-2.0, 0.1, 3.0, 40.0])
+def test_mills_ratio_is_its_integral(y: float) -> None:
+    integral, _ = integrate.quad(lambda t: math.exp(-y * t - t * t / 2), 0, math.inf, epsabs=0, epsrel=1e-12)
+    assert lucky_nodes.mills_ratio(y) == pytest.approx(integral, rel=1e-11)
+    if y <= 10:
+        assert lucky_nodes.mills_ratio(y) == pytest.approx(stats.norm.sf(y) / stats.norm.pdf(y), rel=1e-10)
 
 
 def test_a_column_of_our_own_trials_is_likely_and_a_shifted_one_is_not() -> None:
@@ -122,3 +133,17 @@ def test_centred_agrees_with_numpy_whatever_the_blocks(mean: float, sizes: list[
         found.add(part_z, part_f)
     assert found.count == 1000
     assert (found.result() - by_numpy(z, f)).abs().max() < 1e-12 * max(1, abs(mean))
+
+
+def test_the_best_linear_unit() -> None:
+    """One leaf: its own correlation.  Two: no unit on a circle of directions is better, and the best of them is as good."""
+    alone = trees.symmetric_binary([torch.tensor([[0.7], [-0.4]], dtype=torch.float64)], root_polarity=0.0)
+    assert runs.best_linear(alone).tolist() == pytest.approx([0.7, 0.4])
+    tree = trees.random_categorical([5, 6], (2, 2), (2,))
+    assignments, chance = theory.joint(tree)
+    angle = torch.linspace(0, math.pi, 20_001, dtype=torch.float64)
+    units = torch.stack([angle.cos(), angle.sin()], 1) @ assignments[-1][0].double()
+    for found, p in zip(runs.best_linear(tree), chance, strict=True):
+        tried = correlation(assignments[0][0, 0].double(), units, p).abs()
+        assert float(tried.max()) <= float(found) + 1e-12
+        assert float(tried.max()) == pytest.approx(float(found), abs=1e-7)

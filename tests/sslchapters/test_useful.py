@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
 
+from sslbook.trees.latent import random_categorical
 from sslchapters.useful import graph, worlds
 
 
@@ -15,6 +18,31 @@ def tables(count: int) -> list[Tensor]:
     drawn = [torch.rand(4 + i % 4, 9, generator=draws, dtype=torch.float64).pow(1 + i % 5) for i in range(count)]
     halves = torch.block_diag(drawn[0][:, :5], drawn[1][:, :5])
     return [table / table.sum(1, keepdim=True) for table in (*drawn, halves)]
+
+
+@pytest.mark.parametrize("table", tables(8))
+def test_functions_are_the_operator_s_and_normalised(table: Tensor) -> None:
+    found, weights = graph.spectrum(table), table.mean(0)
+    kept = found.shares > graph.TIED
+    views, images, shares = found.views[:, kept], found.images[:, kept], found.shares[kept]
+    torch.testing.assert_close(graph.adjacency(table) @ views, weights[:, None] * views * shares)
+    torch.testing.assert_close(views.T @ (weights[:, None] * views), torch.eye(len(shares), dtype=torch.float64))
+    torch.testing.assert_close(table @ views, images * shares.sqrt())
+    torch.testing.assert_close(graph.adjacency(table).sum(1), weights)
+
+
+@pytest.mark.parametrize("table", tables(8)[:-1])
+def test_a_probe_is_least_squares_and_stays_within_its_bounds(table: Tensor) -> None:
+    found = graph.spectrum(table)
+    for labels in (torch.arange(len(table)) % 2, torch.arange(len(table)) % 3):
+        seen = graph.probe(found, labels)
+        for k in range(len(table) - 1):
+            assert float(seen.left[k]) == pytest.approx(graph.left_by(table, found.views[:, :k], labels))
+            spread = float(graph.one_hot(labels).var(0, correction=0).sum())
+            assert graph.error_rate(table, found.views[:, :k], labels) <= 2 * spread * float(seen.left[k]) + 1e-12
+        assert bool((seen.left <= seen.bound + 1e-12).all() and (seen.left >= 1 - seen.share - 1e-12).all())
+    of_views = graph.probe_of_views(found, torch.arange(table.shape[1]) % 2, table.mean(0))
+    assert bool((of_views.left <= of_views.bound + 1e-12).all())
 
 
 def test_tied_functions_are_averaged_over_their_choices() -> None:
@@ -43,3 +71,15 @@ def test_worlds_list_what_they_say() -> None:
     torch.testing.assert_close(
         graph.spectrum(worlds.square(0.3).table).shares, torch.tensor([0.7], dtype=torch.float64)
     )
+
+
+def test_leaves_of_a_tree_have_the_probabilities_of_all_paths() -> None:
+    tree = random_categorical([0], (3, 2, 2), (2, 2))
+    given = worlds.leaves(tree)
+    first, second = tree.tables
+    wanted = torch.zeros(3, 16, dtype=torch.float64)
+    for hidden in itertools.product(range(2), repeat=2):
+        for column, seen in enumerate(itertools.product(range(2), repeat=4)):
+            path = torch.stack([second[0, leaf, hidden[leaf // 2], value] for leaf, value in enumerate(seen)]).prod()
+            wanted[:, column] += path * first[0, 0, :, hidden[0]] * first[0, 1, :, hidden[1]]
+    torch.testing.assert_close(given, wanted)
