@@ -26,12 +26,12 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 9_176,
-    "sslchapters": 17_818,
+    "sslbook": 9_055,
+    "sslchapters": 17_814,
     "bookbuild": 3_664,
-    "benchmarks": 719,
-    "tests": 14_284,
-    "tools": 841,
+    "benchmarks": 607,
+    "tests": 13_820,
+    "tools": 779,
 }
 """Lines of Python, which may only fall."""
 
