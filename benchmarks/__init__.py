@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch.utils.benchmark import Timer
@@ -39,7 +38,7 @@ def seconds(call: Callable[[], object], least: float = 1.0) -> float:
     return float(timer.blocked_autorange(min_run_time=least).median)
 
 
-def report(rows: Sequence[Row], *, as_json: bool) -> int:
+def report(rows: Sequence[Row]) -> int:
     """Print the rows, part by part, and what they were measured on; exit status 1 if a bar is missed."""
     machine = {
         "processor": platform.processor() or platform.machine(),
@@ -49,10 +48,6 @@ def report(rows: Sequence[Row], *, as_json: bool) -> int:
         "torch": torch.__version__,
     }
     missed = sum(row.verdict == "MISSED" for row in rows)
-    if as_json:
-        shown = [asdict(row) | {"verdict": row.verdict} for row in rows]
-        print(json.dumps({"machine": machine, "rows": shown}, indent=2))
-        return int(missed > 0)
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
     for part in dict.fromkeys(row.part for row in rows):
         bars = [f"{'>=' if r.at_least else '<='} {r.bar:g}" if r.bar is not None else "" for r in rows]

@@ -6,8 +6,6 @@ import argparse
 import importlib
 from collections.abc import Sequence
 
-from sslbook._check import positive
-
 BENCHMARKS = ("covariance", "tables", "training")
 
 
@@ -17,21 +15,13 @@ def bench(arguments: Sequence[str]) -> int:
     parser.add_argument("name", choices=BENCHMARKS, metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help="of training: these stages (default: all)")
     parser.add_argument("--quick", action="store_true", help="small sizes, a moment each: tables extrapolates")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads of PyTorch (default: as it starts)")
-    parser.add_argument("--processes", type=positive, metavar="N", help="of tables (default: one a core)")
     options = parser.parse_args(arguments)
     if options.stages and options.name != "training":
         parser.error(f"{options.name} has no stages, got {' '.join(options.stages)}")
 
-    import torch
-
     from benchmarks import report
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    rows = importlib.import_module(f"benchmarks.{options.name}").run(options)
-    return report(rows, as_json=options.json)
+    return report(importlib.import_module(f"benchmarks.{options.name}").run(options))
 
 
 def gpu(arguments: Sequence[str]) -> int:

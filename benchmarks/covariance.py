@@ -2,7 +2,7 @@ r"""The covariance operator against its bars: exactness, the cost of one applica
 
 1. Matrix-free products against the dense operator, in float64, on every layer of 20 random networks and for every kind of operator.
 2. One application against one forward and backward pass on the same batch, measured in turns; what lies below the layer is
-   computed once, when the operator is made; and beside curvlinops' Gauss-Newton product of the same layer, where it is installed.
+   computed once, when the operator is made.
 3. The top 5 eigenpairs of a layer of 1536 x 1536 weights on 256 samples with 4 views each.
 """
 
@@ -123,38 +123,7 @@ def applications(*, quick: bool = False) -> list[Row]:
             ratios = [seconds(apply, 0.05) / seconds(step, 0.05) for _ in range(3 if quick else 15)]
             label = f"layer {layer}, {module.weight.numel():,} weights"
             rows.append(Row(part, label, statistics.median(ratios), bar=None if quick else RATIO_BAR))
-            rows += beside_curvlinops(net, layer, views)
     return rows
-
-
-class Means(nn.Module):
-    """Centred means of the outputs over each sample's views; the operator is the Gauss-Newton matrix of their squares."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, views: Tensor) -> Tensor:
-        """Of views ``(N, V, ...)``, ``(N, outputs)``."""
-        means: Tensor = self.net(views.flatten(0, 1)).unflatten(0, views.shape[:2]).mean(1)
-        return means - means.mean(0)
-
-
-def beside_curvlinops(net: nn.Module, layer: str, views: Tensor) -> list[Row]:
-    """The same product by curvlinops, where it is installed: its time over ours, and how far the numbers are apart."""
-    try:
-        from curvlinops import GGNLinearOperator
-    except ImportError:
-        return []
-    op, means, weight = covariance_operator(net, layer, views), Means(net), net.get_parameter(f"{layer}.weight")
-    data = [(views, torch.zeros_like(means(views)))]
-    theirs = GGNLinearOperator(means, nn.MSELoss(reduction="sum"), [weight], data, check_deterministic=False)
-    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0), dtype=op.dtype)
-    ours, product = op.apply(direction), theirs @ direction.flatten() / (2 * len(views))
-    ratio = seconds(lambda: theirs @ direction.flatten(), 0.2) / seconds(lambda: op.apply(direction), 0.2)
-    part = f"curvlinops: the same product, layer {layer}, {weight.numel():,} weights"
-    apart = float((product.view_as(ours) - ours).norm() / ours.norm())
-    return [Row(part, "its time over ours", ratio, "x"), Row(part, "relative difference", apart)]
 
 
 # -- 3: a layer that no matrix could hold ----------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ TABLES = (  # a name, what runs it at a size, two short sizes and the whole, and
 
 def run(options: argparse.Namespace) -> list[Row]:
     """Minutes of each table."""
-    processes, rows = options.processes or cores(), []
+    processes, rows = cores(), []
     for name, call, short, whole, bar in TABLES:
         taken = []
         for size in short if options.quick else (whole,):

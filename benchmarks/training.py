@@ -3,36 +3,29 @@
 augment: our batches of views against one image after another with Pillow, the same views.
 step: a training step, beside the device's own rate of multiplication.
 epoch: steps of the real loop, with augmentation; and what looking costs, as a share of the training between two looks.
-lightly: the same steps beside those of the package lightly, with torchvision's transforms, where both are installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import Row, seconds
 from sslbook._check import InputError
-from sslbook._machine import cores, keep_freed_memory
+from sslbook._machine import keep_freed_memory
 from sslbook.images.datasets import Dataset
-from sslbook.networks.siamese import Networks, ResNet18, build
+from sslbook.networks.siamese import Networks, build
 from sslbook.training import augment, evaluate
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
 from sslbook.training.presets.papers import SMALL, simclr_settings
-from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import Batches, Step, layout_of, make_optimizer
-from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
 CUDA = torch.cuda.is_available()
@@ -65,48 +58,25 @@ def noise(count: int) -> Dataset:
     return Dataset(pixels, torch.arange(count) % 10, "noise", 10)
 
 
-def loop(settings: Settings, images: int) -> tuple[Any, float, Callable[[float], float]]:
-    """A run on noise: its networks, its steps an epoch, and what measures the seconds of a step of the real loop."""
-    torch.backends.cudnn.benchmark = True  # as in a run
-    keep_freed_memory()
-    step, batches, numbers = (
-        Step(settings, noise(images), PLACE),
-        Batches(settings, images),
-        itertools.count(),
-    )
-    optimizer = make_optimizer(settings, step.model.learning())
-
-    def turn() -> None:
-        step(*batches.at(next(numbers)))
-        optimizer.step()
-
-    def step_seconds(least: float) -> float:
-        for _ in range(WARM):
-            turn()
-        return seconds(turn, least)
-
-    return step.model, batches.per_epoch, step_seconds
-
-
-def view_seconds(batched: bool, least: float) -> float:
-    """Seconds of a view, those of drawing its numbers included."""
-    pipeline, pixels = PIPELINES["cifar10"], noise(1000 if batched else 100).pixels
-    mean, std = (torch.tensor(values)[:, None, None] for values in (pipeline.mean, pipeline.std))
-
-    def call() -> Tensor:
-        numbers = augment.draws(len(pixels), 0, 0, 0)
-        if batched:
-            return augment.apply(pixels, pipeline, numbers)
-        return pillow_views(pixels, pipeline, numbers).div_(255).sub_(mean).div_(std)
-
-    return seconds(call, least) / len(pixels)
-
-
 def augmentation(least: float) -> list[Row]:
-    """Both ways in turn, in a process of one thread."""
-    with process_pool(1) as pool:
-        theirs, ours = (pool.submit(view_seconds, batched, least).result() for batched in (False, True))
-    part = "augment: images of 32 x 32 to views, one thread"
+    """Seconds of a view on one thread, those of drawing its numbers included: by Pillow, then by ours."""
+    pipeline, part, threads = (
+        PIPELINES["cifar10"],
+        "augment: images of 32 x 32 to views, one thread",
+        torch.get_num_threads(),
+    )
+    mean, std = (torch.tensor(values)[:, None, None] for values in (pipeline.mean, pipeline.std))
+    few, many = noise(100).pixels, noise(1000).pixels
+
+    def pillow() -> Tensor:
+        return pillow_views(few, pipeline, augment.draws(len(few), 0, 0, 0)).div_(255).sub_(mean).div_(std)
+
+    def batched() -> Tensor:
+        return augment.apply(many, pipeline, augment.draws(len(many), 0, 0, 0))
+
+    torch.set_num_threads(1)
+    theirs, ours = seconds(pillow, least) / len(few), seconds(batched, least) / len(many)
+    torch.set_num_threads(threads)
     return [
         Row(part, "Pillow, image after image", 1 / theirs, "/s"),
         Row(part, "ours, in batches of 1000", 1 / ours, "/s"),
@@ -142,67 +112,31 @@ def step(least: float) -> list[Row]:
 
 
 def epoch(least: float) -> list[Row]:
-    """Epochs of the real loop by the seconds of a step, and a look (k-NN and rank) at its default interval."""
+    """Epochs of the real loop on noise by the seconds of a step, and a look (k-NN and rank) at its default interval."""
     part, rows = f"epoch: {IMAGES} images x 2 views, width {SETTINGS.networks.width}, {PLACE}", []
+    torch.backends.cudnn.benchmark = True  # as in a run
+    keep_freed_memory()
     for batch, bar in EPOCH_BARS.items():
-        model, steps, step_seconds = loop(replace(SETTINGS, batch=batch), IMAGES)
-        taken = step_seconds(least) * steps
+        settings, numbers = replace(SETTINGS, batch=batch), itertools.count()
+        loss, batches = Step(settings, noise(IMAGES), PLACE), Batches(settings, IMAGES)
+        optimizer = make_optimizer(settings, loss.model.learning())
+
+        def turn(loss: Step = loss, batches: Batches = batches, optimizer: Any = optimizer, at: Any = numbers) -> None:
+            loss(*batches.at(next(at)))
+            optimizer.step()
+
+        for _ in range(WARM):
+            turn()
+        taken = seconds(turn, least) * batches.per_epoch
         rows.append(Row(part, f"batches of {batch}", taken, "s", bar))
         rows.append(Row(part, f"images, batches of {batch}", IMAGES / taken, "/s"))
     data, between = (noise(IMAGES), noise(TESTS)), evaluate.epochs_between(IMAGES, IMAGES + TESTS)
-    look = seconds(lambda: evaluate.report(model.encoder, *data, PIPELINES[SETTINGS.pipeline], PLACE), 0.0)
+    look = seconds(lambda: evaluate.report(loss.model.encoder, *data, PIPELINES[SETTINGS.pipeline], PLACE), 0.0)
     rows.append(Row(part, f"a look, share of {between} epochs", 100 * look / (between * taken), "%", 5.0))
     if not CUDA:
         rows.append(Row(part, "ten epochs and two looks", (10 * taken + 2 * look) / 60, "min", 4.0))
     return rows
 
 
-def _two_sides(views: Callable[[Any], list[Tensor]], images: Sequence[Any]) -> list[Tensor]:
-    return [torch.stack(side) for side in zip(*map(views, images), strict=True)]
-
-
-def lightly(least: float) -> list[Row]:
-    """Views, step and optimiser of one network, by our loop and as lightly's example of SimCLR takes them; none without lightly."""
-    try:
-        from lightly.loss import NTXentLoss
-        from lightly.models.modules import SimCLRProjectionHead
-        from lightly.transforms import SimCLRTransform
-        from torchvision.transforms.functional import to_pil_image
-    except ImportError:
-        print("lightly is not installed: pip install lightly", file=sys.stderr)
-        return []
-    sizes = SETTINGS.networks
-    net = ResNet18("cifar", sizes.width)
-    head = SimCLRProjectionHead(net.features, sizes.projector_hidden, sizes.projector_out)
-    model = torch.nn.Sequential(net, head).to(PLACE)
-    optimizer, loss_of = torch.optim.Adam(model.parameters(), lr=SETTINGS.lr), NTXentLoss(temperature=0.5)
-    views = SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0.0)
-    loader: DataLoader[Any] = DataLoader(
-        [to_pil_image(pixels) for pixels in noise(5_000).pixels],  # type: ignore[arg-type]
-        SETTINGS.batch,
-        shuffle=True,
-        drop_last=True,
-        num_workers=cores(),
-        collate_fn=partial(_two_sides, views),
-    )
-    batches = (batch for _ in itertools.count() for batch in loader)
-
-    def call() -> None:
-        with torch.autocast(PLACE.type, torch.bfloat16, enabled=CUDA):
-            first, second = (model(view.to(PLACE)) for view in next(batches))
-        optimizer.zero_grad()
-        loss_of(first, second).backward()
-        optimizer.step()
-
-    call()
-    ours, theirs = loop(SETTINGS, 5_000)[2](least), seconds(call, least)
-    part = f"lightly: steps of {SETTINGS.batch} images x 2 views, width {sizes.width}, {PLACE}"
-    return [
-        Row(part, "ours: images", SETTINGS.batch / ours, "/s"),
-        Row(part, "lightly's, with torchvision's transforms", SETTINGS.batch / theirs, "/s"),
-        Row(part, "ours is faster by the clock", theirs / ours, "x"),
-    ]
-
-
-STAGES = {"augment": augmentation, "step": step, "epoch": epoch, "lightly": lightly}
+STAGES = {"augment": augmentation, "step": step, "epoch": epoch}
 """What can be measured, by name: functions of the least seconds that each call is measured for."""

@@ -298,7 +298,7 @@ def head(title: str, book: str, page: str, about: str, site: str) -> str:
         told["og:description"] = about
     if site:
         told["og:url"] = f"{site}/{page}.html"
-        told["og:image"] = f"{site}/_static/sslbook/social.png"  # drawn by tools/make_cover.py
+        told["og:image"] = f"{site}/_static/sslbook/social.png"
         told["twitter:card"] = "summary_large_image"
         told["og:image:alt"] = "Handwritten digits, what their augmented views share, and what tells them apart"
         lines.append(f'<link rel="canonical" href="{html.escape(told["og:url"])}">')

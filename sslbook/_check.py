@@ -33,29 +33,13 @@ def nearest(name: object, names: Iterable[str], cutoff: float = 0.4) -> list[str
     return [known[near] for near in difflib.get_close_matches(str(name).casefold(), list(known), n=3, cutoff=cutoff)]
 
 
-MEANT = {
-    "callback callbacks hook hooks": "on_epoch=function of pretrain and train is called after each epoch",
-    "val_dataset val_data valid validation test_dataset eval_dataset": "val=images of pretrain is what is evaluated",
-    "num_workers workers pin_memory prefetch": "it is not needed, since all images lie in memory",
-    "accelerator gpu gpus cuda": "device= chooses where to run, of a command --device",
-    "transform transforms augmentation augment": "pipeline=Pipeline(size, …) is the augmentation",
-    "dino ibot moco swav mae ijepa": "it is not here; there are {}",
-    "bt barlow barlowtwins": "the name is barlow_twins",
-    "byol simsiam": "pretrain and train have it; it has no operator, since its targets are constants",
-}
-"""What is meant by names of other libraries, where no name here is spelled like them."""
-
-
 def hint(given: object, names: Iterable[str], cutoff: float = 0.4) -> str:
-    """Say what a name that doesn't exist may mean: in :data:`MEANT`, or by its spelling, or else which names there are.
+    """Say what a name that doesn't exist may mean by its spelling, or else which names there are.
 
-    >>> hint("num_workers", ["networks", "batch"]), hint("bacth", ["networks", "batch"])
-    ('it is not needed, since all images lie in memory', 'did you mean batch?')
+    >>> hint("bacth", ["networks", "batch"])
+    'did you mean batch?'
     """
     names = tuple(names)
-    for said, meaning in MEANT.items():
-        if str(given).casefold() in said.split():
-            return meaning.format(", ".join(names))
     near = nearest(given, names, cutoff)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
 

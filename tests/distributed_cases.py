@@ -78,15 +78,6 @@ def steps(case: str, dtype: torch.dtype) -> Result:
     return result
 
 
-def wrapped() -> Result:
-    """A step behind PyTorch's DistributedDataParallel, which must give the gradient of :func:`steps`' first one."""
-    siamese = distributed.share_batchnorm(build(Networks(**{**SMALL, **BYOL}), 0).double())
-    parallel = torch.nn.parallel.DistributedDataParallel(siamese)
-    views = images(torch.float64)[:, distributed.own_rows(BATCH)]
-    objectives.objective("byol")(distributed.gather_outputs(parallel(views[0], views[1]))).backward()
-    return {"gradient": torch.cat([w.grad.flatten() for w in siamese.parameters() if w.grad is not None])}
-
-
 class NormAct(nn.BatchNorm2d):
     """A BatchNorm with a forward of its own, as many networks have."""
 
@@ -138,7 +129,7 @@ def _worker(rank: int, world: int, ports: Sequence[int], folder: str) -> None:
     torch.set_num_threads(1)
     joined(rank, world, ports[0])
     assert (distributed.rank(), distributed.world()) == (rank, world)
-    results = everything() | {"wrapped": wrapped(), "normalised": normalised()}
+    results = everything() | {"normalised": normalised()}
     distributed.leave()
     assert distributed.world() == 1
     results["leaving"] = {name: torch.tensor(there) for name, there in leaving(rank, world, ports[1:], Path(folder))}

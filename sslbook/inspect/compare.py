@@ -105,10 +105,6 @@ def compare(
         raise ValueError(
             f"layer must not be the last: each direction of layer {layer!r:.60} comes once for each output"
         )
-    if sought[0].shape != sought[1].shape:
-        raise ValueError(
-            f"other must be a checkpoint of the same network: the layer has {sought[0].shape}, {sought[1].shape}"
-        )
     pairs = [[op.top_eigenpairs(k, tol=1e-4, seed=seed) for op in half] for half in (sought, rest)]
     (same, across), (back, too) = (
         [float((one.vectors.double().T @ two.vectors.double()).square().sum()) / k for two in pairs[1]]

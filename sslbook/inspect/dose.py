@@ -183,9 +183,7 @@ def dose(
         after = _responses(trained, x, patterns, step)
     growth = (after.square().sum(1) / before.square().sum(1)).log().numpy()
     if not np.isfinite(growth).all():
-        raise ValueError(
-            "train must leave a network with finite outputs that differ: this one has collapsed or diverged"
-        )
+        raise ValueError("train must leave a network with finite outputs that differ: this one collapsed or diverged")
     angles = nn.functional.normalize(before)
     told_apart = len(DOSES) ** 2 / float((angles @ angles.mT).square().sum())
     return DoseResponse(s2.numpy(), u2.numpy(), growth, told_apart)

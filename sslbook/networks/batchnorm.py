@@ -62,19 +62,7 @@ def batch_normalize(
     return y / {"normal": scale, "detach": scale.detach(), "backward": scale / scale.detach()}[std]
 
 
-class _OwnMembers(type):
-    def __dir__(cls) -> list[str]:
-        return sorted({*super().__dir__()} - {*dir(nn.Module)} | {*vars(cls)})
-
-
-class Network(nn.Module, metaclass=_OwnMembers):
-    """A ``torch.nn.Module`` whose ``help`` shows what it adds to that, without a thousand lines of inherited methods."""
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(nn.Module)})
-
-
-class BatchNorm(Network):
+class BatchNorm(nn.Module):
     r"""This BatchNorm of inputs ``(N, C)`` or ``(N, C, ...)``, with ``C = features``, has a mode for each statistic.
 
     mean, std: the modes.  With ``detach``, no gradient flows through the statistic; with ``omit``, it is not used; with

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from sslbook._ambient import copied, seeded
 from sslbook._check import keep_plain, require_number, require_one_of, require_whole
-from sslbook.networks.batchnorm import MODES, BatchNorm, Network
+from sslbook.networks.batchnorm import MODES, BatchNorm
 
 STEMS = ("cifar", "stl")
 Norm = tuple[str, str]
@@ -311,7 +311,7 @@ class Block(nn.Module):
         return F.relu(y, inplace=True)
 
 
-class ResNet18(Network):
+class ResNet18(nn.Module):
     """Map images ``(N, channels, H, W)`` to representations ``(N, 8 width)``: ResNet-18 without its classifier.
 
     stem: "cifar" for images of 32 pixels, "stl" for those of 96 (:meth:`forward`).  Raises ValueError for another one.

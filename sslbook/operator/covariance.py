@@ -16,7 +16,6 @@ that of any loss of inner products (chapter operators_today).  :func:`intra_oper
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -30,7 +29,7 @@ from sslbook._ambient import anywhere, default_device_of, methods_anywhere, warn
 from sslbook._check import counted, require_number, require_one_of, require_whole
 from sslbook.losses.batch import LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
-from sslbook.operator.eigen import EigenPairs, Estimate, Progress, lanczos, rayleigh_ritz
+from sslbook.operator.eigen import EigenPairs, Estimate, lanczos, rayleigh_ritz
 from sslbook.operator.frozen import frozen, in_full
 from sslbook.operator.layer import OpenedLayer, numbers, open_views, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, is_symmetric
@@ -145,7 +144,7 @@ class CovarianceOperator:
         output = require_number("degree", degree, above=0) * self.opened.output
         return relative_gap(linear, output) if bool(linear.any() | output.any()) else 0.0
 
-    def trace(self, samples: int | None = None, *, seed: int = 0, progress: Progress | None = None) -> Estimate:
+    def trace(self, samples: int | None = None, *, seed: int = 0) -> Estimate:
         r"""Return the trace: exactly, or estimated from about as many products as ``samples`` says, with its standard error.
 
         The exact trace takes one output ``o`` at a time, which costs a product or more for each output of the network: a minute
@@ -155,7 +154,7 @@ class CovarianceOperator:
 
         The estimate is Hutch++ [meyer2021]: exact in the span of products with a third of the samples, which holds most of an
         operator with few large eigenvalues, and beside it the mean of :math:`z^T OP z` of random signs.  It is unbiased, and
-        ``.error`` is the standard error of that mean.  progress: a function of how many steps are done, and of how many there are.
+        ``.error`` is the standard error of that mean.
 
         >>> import sslbook
         >>> views = torch.linspace(-1, 1, 4800, dtype=torch.float64).reshape(40, 3, 40).sin()
@@ -164,14 +163,13 @@ class CovarianceOperator:
         >>> abs(guess - op.trace()) < 4 * guess.error + 1e-9 * guess
         True
         """
-        opened, below, step = self.opened, self.opened.below, progress or (lambda done, total: None)
+        opened, below = self.opened, self.opened.below
         if samples is not None and require_whole("samples", samples, least=4) < self.shape[0]:
-            return self._estimated_trace(samples, seed, step)
+            return self._estimated_trace(samples, seed)
         by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= self.shape[0]
         gradients = opened.pulled_back if by_views else opened.sample_gradients
         total = gram = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number, rows in enumerate(units := opened.units()):
-            step(number, len(units))
+        for rows in opened.units():
             right = gradients(self._scaled(rows)).double()
             left = gradients(self._scaled(rows, tangential=True)).double() if self.normalize else right
             if by_views:
@@ -183,19 +181,15 @@ class CovarianceOperator:
             total = self.mixing(products.unflatten(0, self.population)).flatten(0, 1).diagonal().sum()
         return Estimate(float(total))
 
-    def _estimated_trace(self, samples: int, seed: int, step: Progress) -> Estimate:
+    def _estimated_trace(self, samples: int, seed: int) -> Estimate:
         """Hutch++ of :meth:`trace`: a third of the samples spans, a third measures that span, and a third what is beside it."""
         third, random, opened = samples // 3, torch.Generator().manual_seed(seed), self.opened
         signs = 2.0 * torch.randint(0, 2, (samples - third, self.shape[0]), generator=random).to(self.device) - 1
-        spanning: list[Tensor] = []
-        for number, sign in enumerate(signs[:third]):
-            step(number, samples)
-            spanning.append(self.matvec(sign.to(self.dtype)).double())
+        spanning = [self.matvec(sign.to(self.dtype)).double() for sign in signs[:third]]
         span = torch.linalg.qr(torch.stack(spanning, dim=1))[0]
         rest = [sign - span @ (span.T @ sign) for sign in signs[third:].double()]
         found = []
-        for number, vector in enumerate([*span.T, *rest], third):
-            step(number, samples)
+        for vector in [*span.T, *rest]:
             field = opened.jvp(unvec(vector.to(self.dtype), opened.weight.shape))
             found.append(float((field.double() * self._mixed(field).double()).sum()))
         beside = torch.tensor(found[third:], dtype=torch.float64)
@@ -206,21 +200,18 @@ class CovarianceOperator:
         fields = self.opened.connections().movedim(1, 0)  # a direction is one weight: (size, B, n_L)
         return torch.einsum("nbo,mbo->nm", fields, self._mixed(fields))
 
-    def top_eigenpairs(
-        self, k: int = 5, *, tol: float = 1e-9, seed: int = 0, progress: Progress | None = None
-    ) -> EigenPairs:
+    def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.
 
         Lanczos' method (ARPACK) finds them up to ``tol``.  If ``C`` is positive and ``N V n_L`` is below the number of
         weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For at most ``4 k + 32`` weights,
-        the matrix is formed.  progress: a function of the number of products so far, and of None, as nobody knows how many
-        there will be.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
+        the matrix is formed.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
-        return self._eigenpairs(k, tol, seed, progress)
+        return self._eigenpairs(k, tol, seed)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
-        found = self._eigenpairs(k, tol, seed, None, sign=-1)
+        found = self._eigenpairs(k, tol, seed, sign=-1)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
@@ -258,7 +249,7 @@ class CovarianceOperator:
             u = u - (u * unit).sum(-1, keepdim=True) * unit
         return u / self._norm
 
-    def _eigenpairs(self, k: int, tol: float, seed: int, progress: Progress | None, sign: int = 1) -> EigenPairs:
+    def _eigenpairs(self, k: int, tol: float, seed: int, sign: int = 1) -> EigenPairs:
         """The ``k`` largest eigenpairs of ``sign * OP``, by one of the three ways of :meth:`top_eigenpairs`.
 
         A tolerance below a few units of rounding is raised to these: below them, float32 gains nothing.
@@ -273,16 +264,16 @@ class CovarianceOperator:
         if size <= few:
             basis = torch.linalg.eigh(sign * self.dense())[1].flip(1)[:, :k]
         elif opened.copies == len(opened.weight) > 1:
-            basis = self._of_one_output(k, tol, seed, progress, sign)
+            basis = self._of_one_output(k, tol, seed, sign)
         elif root is None:
             product = lambda v: sign * self.matvec(v)  # noqa: E731
-            basis = lanczos(product, opened.weight, k, tol=tol, seed=seed, progress=progress)
+            basis = lanczos(product, opened.weight, k, tol=tol, seed=seed)
         else:
-            basis = self._through_views(root, k, tol, seed, progress)
+            basis = self._through_views(root, k, tol, seed)
         found = rayleigh_ritz(lambda columns: sign * self.matmat(columns), basis, tuple(opened.weight.shape))
         return replace(found, copies=opened.copies)
 
-    def _of_one_output(self, k: int, tol: float, seed: int, progress: Progress | None, sign: int) -> Tensor:
+    def _of_one_output(self, k: int, tol: float, seed: int, sign: int) -> Tensor:
         r"""The ``k`` leading eigenvectors where :math:`OP = A \otimes 1`, in a last layer: those of ``A``, once for each output.
 
         Lanczos' method on the whole would miss some of these copies, and find lesser eigenvectors in their place.
@@ -299,15 +290,13 @@ class CovarianceOperator:
             eye = torch.eye(inputs, dtype=weight.dtype, device=weight.device)
             rows = torch.linalg.eigh(torch.stack([product(row) for row in eye]))[1].flip(1)[:, :count]
         else:
-            rows = lanczos(product, weight[0], count, tol=tol, seed=seed, progress=progress)
+            rows = lanczos(product, weight[0], count, tol=tol, seed=seed)
         outputs = torch.eye(copies, dtype=weight.dtype, device=weight.device)
         return torch.cat(
             [torch.kron(row[:, None], outputs[:, : k - n * copies]) for n, row in enumerate(rows.T)], dim=1
         )
 
-    def _through_views(
-        self, root: Mixing | PairMixing, k: int, tol: float, seed: int, progress: Progress | None
-    ) -> Tensor:
+    def _through_views(self, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
         r"""The ``k`` leading eigenvectors, ``(size, k)``, as :math:`B u` of those of :math:`B^T B`, which are fields on the views.
 
         root: :math:`C^{1/2}`.  A product with :math:`B^T B = C^{1/2} K^T K C^{1/2}` is one with the layer's tangent kernel
@@ -319,7 +308,7 @@ class CovarianceOperator:
             return root(field.reshape(*self.population, -1)).flatten(0, 1)
 
         product = lambda u: half(kernel(half(u))).flatten()  # noqa: E731
-        fields = lanczos(product, opened.output, k, tol=tol, seed=seed, progress=progress)
+        fields = lanczos(product, opened.output, k, tol=tol, seed=seed)
         basis = torch.stack([vec(opened.vjp(half(field))) for field in fields.T], dim=1)
         length = basis.norm(dim=0)
         draw = torch.Generator().manual_seed(seed)
@@ -406,11 +395,6 @@ def covariance_operator(
         return CovarianceOperator(opened, population, Mixing(weights=xi), normalize, of=loss)
     value: Any = loss
     if isinstance(loss, str):
-        _, *wants = inspect.signature(LOSSES[loss]).parameters.values()
-        needs = [each.name for each in wants if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
-        if missing := [name for name in needs if name != "temperature" or temperature is None]:
-            cure = "; give it by functools.partial" * (missing != ["temperature"])
-            raise ValueError(f"loss={loss!r} needs {' and '.join(missing)}{cure}")
         value = partial(LOSSES[loss], **({} if temperature is None else {"temperature": temperature}))
     name = loss if isinstance(loss, str) else getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
     weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,10 +19,6 @@ from sslbook.operator.layer import unvec, vec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-Progress = Callable[[int, int | None], object]
-"""A function of how many steps of a long call are done, and of how many there are, None where nobody knows."""
 
 
 class Estimate(float):
@@ -145,7 +140,6 @@ class EigenPairs:
 
 def lanczos(
     product: Callable[[Tensor], Tensor], like: Tensor, k: int, *, tol: float, seed: int = 0, restarts: int | None = None,
-    progress: Progress | None = None,
 ) -> Tensor:  # fmt: skip
     r"""Return eigenvectors ``(size, k)`` of the ``k`` largest eigenvalues of a symmetric operator, the largest first.
 
@@ -161,11 +155,9 @@ def lanczos(
     >>> lanczos(lambda v: matrix @ v, torch.zeros(20), 2, tol=1e-6).abs().argmax(0)
     tensor([19, 18])
     """
-    size, real, count = like.numel(), np.dtype(torch.finfo(like.dtype).dtype), itertools.count()
+    size, real = like.numel(), np.dtype(torch.finfo(like.dtype).dtype)
 
     def multiply(vector: np.ndarray) -> np.ndarray:
-        if progress is not None:
-            progress(next(count), None)
         image: np.ndarray = product(torch.from_numpy(vector.reshape(-1).copy()).to(like)).cpu().numpy()
         return image
 

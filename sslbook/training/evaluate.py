@@ -73,14 +73,12 @@ def embed(
     features: a function from ``(B, C, size, size)`` to ``(B, F)``, or a module, of which a copy runs in evaluation mode.
     device: by default, the device of a module's weights, or otherwise the CPU.
 
-    Raises TypeError if ``dataset`` or ``pipeline`` has the wrong type, and ValueError if there are no images.
+    Raises TypeError for a ``pipeline`` of another type, and ValueError if there are no images.
 
     >>> images = Dataset(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64), "black", 1)
     >>> embed(nn.Flatten(), images, Pipeline(8)).shape
     torch.Size([5, 64])
     """
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"dataset must be a Dataset, which read_images makes of images, got {type(dataset).__name__}")
     batch = require_whole("batch", batch, least=1)
     weights = next(features.parameters(), None) if isinstance(features, nn.Module) else None
     features = copied(features).eval() if isinstance(features, nn.Module) else features
@@ -260,14 +258,12 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
 
     resolution: variation below this value, relative to the features' root mean square, counts as rounding error.  The
     default is 4 units in the last place of the features' dtype, but at least 1e-10.  Raises TypeError unless the
-    features are a floating-point tensor, and ValueError for a wrong shape or infinite values.
+    features are a floating-point tensor, and ValueError for infinite values.
 
     >>> effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]]))  # two directions, equally strong
     tensor(2., dtype=torch.float64)
     """
     require_floating(features=features)
-    if features.ndim < 2 or 0 in features.shape[-2:]:
-        raise ValueError(f"features must be (..., N, F), each at least 1, got {tuple(features.shape)}")
     _require_finite(features=features)
     finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
     tiny, largest = torch.finfo(torch.float64).tiny, features.detach().double().abs().amax((-2, -1), keepdim=True)

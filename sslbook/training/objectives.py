@@ -43,8 +43,7 @@ def of_views(outputs: Outputs, *, name: str, **settings: Any) -> Tensor:
     if name == "spectral_contrastive":
         return batch.spectral_contrastive(math.sqrt(settings["mu"]) * pairs.unit(views))
     if name == "supervised_contrastive":
-        if outputs.labels is None:
-            raise ValueError("labels must be the images' classes, which supervised_contrastive asks for, got None")
+        assert outputs.labels is not None
         return batch.supervised_contrastive(views, outputs.labels, **settings)
     loss: Callable[..., Tensor] = getattr(batch, name)
     return loss(views, **settings)
@@ -58,12 +57,11 @@ def exact(outputs: Outputs, *, temperature: float, beta: float, weights: str, ov
     outputs.  over: "mean" divides by the number of negatives, as released; "sum", as printed, does not.
     """
     r_pos, r_neg = pairs.pair_distances(outputs.z1, outputs.z2, normalize=True)
-    if weights == "augmented":
-        r_seen = r_neg.detach()
-    elif outputs.w1 is None or outputs.w2 is None:
-        raise ValueError(f"w1 and w2 must be the embeddings that exact's {weights} weights are taken from, got None")
-    else:
-        r_seen = pairs.pair_distances(outputs.w1.detach(), outputs.w2.detach(), normalize=True).neg
+    r_seen = r_neg.detach()
+    if weights != "augmented":
+        assert outputs.w1 is not None
+        assert outputs.w2 is not None
+        r_seen = pairs.pair_distances(outputs.w1, outputs.w2, normalize=True).neg.detach()
     loss = pairs.exact(r_pos, r_neg, r_seen, temperature)
     if beta:
         loss = loss + beta * pairs.pair_weight(r_seen, temperature=temperature).sum(-1) * r_pos

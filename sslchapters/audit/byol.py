@@ -250,12 +250,8 @@ STUDIES = {
     "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
     "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),
     "byol-digits": Study(digits_values, (0, 1, 2, 3, 4)),
+    "byol-halves": Study(partial(batchless_values, HALVES), tuple(range(8))),
+    "byol-long-table3": Study(partial(long_values, "B-Tab3"), tuple(range(5, 10))),
     "byol-long-table4": Study(partial(long_values, "B-Tab4"), tuple(range(5, 10))),
     "byol-resets": Study(resets_values, (0, 1, 2, 3, 4)),
 }
-
-LATER = {
-    "byol-halves": Study(partial(batchless_values, HALVES), tuple(range(8))),
-    "byol-long-table3": Study(partial(long_values, "B-Tab3"), tuple(range(5, 10))),
-}
-"""Studies with predictions and without a record: to make it, move one to `STUDIES`, and name it in the catalogue."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 
-import numpy as np
-import pytest
 import torch
-from scipy.integrate import dblquad, quad
+from scipy.integrate import quad
 
 from sslbook._random import Streams
-from sslchapters.landscape import layers, optima, stability, theory
+from sslchapters.landscape import layers, optima, theory
 
 
 def test_batches_of_three_have_the_mean_that_is_promised() -> None:
@@ -37,29 +35,6 @@ def _by_pairs(pop: theory.Population, weights: torch.Tensor) -> torch.Tensor:
     return total[None]
 
 
-def test_roughness_on_a_disc_against_scipy() -> None:
-    disc = stability.discs(1, seed=4, least=0.5, most=2.0)
-    angle = torch.tensor([0.7], dtype=torch.float64)
-    c = float(disc.radius[0])
-
-    def density(r: float, t: float) -> float:
-        x = torch.tensor([[[r * math.cos(t), r * math.sin(t)]]], dtype=torch.float64)
-        return float(disc.unnormalised(x))
-
-    def over(low: float, high: float, weight) -> float:
-        found: float = dblquad(
-            lambda r, t: r * density(r, t) * weight(r, t), low, high, 0, c, epsrel=1e-7, epsabs=1e-9
-        )[0]
-        return found
-
-    total = over(0, 2 * math.pi, lambda r, t: 1)
-    up = over(0.7 - math.pi / 2, 0.7 + math.pi / 2, lambda r, t: r * math.cos(t - 0.7)) / total
-    along = (
-        sum(quad(lambda s, a=a: s**2 * density(s, a), 0, c)[0] for a in (0.7 + math.pi / 2, 0.7 - math.pi / 2)) / total
-    )
-    assert float(stability.roughness(disc, angle)["plane"]) == pytest.approx(up * along, rel=1e-6)
-
-
 def test_the_mean_over_a_turn_against_scipy() -> None:
     theta = torch.tensor([0.3, 2.0, 5.0], dtype=torch.float64)
     for reach in (0.4, 2.0, math.pi):
@@ -75,17 +50,6 @@ def test_the_mean_over_a_turn_against_scipy() -> None:
         )
         wanted = 0.5 * b.var(-1, correction=0)
         assert torch.allclose(optima.blurred(theta, optima.NINE, reach), wanted, atol=1e-7)
-
-
-@pytest.mark.parametrize(("d", "c"), [(2, 0.1), (8, 2.5)])
-def test_a_ball_by_slices(d: int, c: float) -> None:
-    """Slices at an angle to the filter, and, for the disc on its plane, at an angle to another direction."""
-    nodes, weights = np.polynomial.legendre.leggauss(60)
-    angle, weights = math.pi / 4 * (nodes + 1), math.pi / 2 * weights  # half of a turn's half, counted twice
-    ball, disc = (weights * np.sin(angle) ** k for k in (d, d - 1))
-    height = (ball * np.cos(angle)).sum() / 2 / ball.sum()
-    rough = c**2 * height * (disc * np.cos(angle) ** 2).sum() / disc.sum() / ball.sum()
-    assert stability.uniform_ball(d, c)["roughness"] == pytest.approx(rough, rel=1e-9)
 
 
 def test_info_nce_of_all_pairs_is_its_formula() -> None:

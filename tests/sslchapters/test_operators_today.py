@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import open_layer
-from sslchapters.operators_today import checks, drawing, price, runs
-from sslchapters.records import recorded
+from sslchapters.operators_today import runs
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.5])
@@ -48,33 +46,3 @@ def test_each_table_is_the_theory_of_its_name(tau: float) -> None:
         assert runs.cosine(found[name], step) == pytest.approx(1, abs=1e-12), name
         others = [runs.cosine(found[name], other) for key, other in wanted.items() if key != name]
         assert max(others) < 1 - 1e-5, name
-
-
-def test_the_springs_of_the_gallery_are_the_forces_of_autograd() -> None:
-    """A view's move is the sum of its springs times the outputs, and no spring is wider than a full one."""
-    square = drawing.SQUARE
-    for name, (loss, full) in drawing.GALLERY.items():
-        z = square.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(z), z)
-        table = drawing.table_of(loss)
-        assert np.allclose(table @ square.flatten(0, 1).numpy(), -gradient.flatten(0, 1).numpy()), name
-        off = table - np.diag(np.diag(table))
-        assert 0 < off.max() <= full * (1 + 1e-9), name
-        step = square.flatten(0, 1).numpy().T @ table @ square.flatten(0, 1).numpy()
-        assert step[1, 1] < 0, f"{name}: every loss flattens what augmentation changes"
-
-
-def test_the_chapters_bars_are_the_records() -> None:
-    record = recorded("operators-today-ingredients")
-    found = price.cosines(record, "weights at the views", "photographs, before", 0.1, "mean")
-    assert len(found) == 6
-    assert found.min() > 0.9
-    assert price.largest(record, "averaged over views") < 0.15 < price.largest(record, "weights at the views")
-    assert set(price.CALLED) < {*runs.LADDER, *runs.BESIDE}
-
-
-def test_losses_of_pairs_pull_and_push() -> None:
-    found = checks.sign_gaps(3, seed=1)
-    assert found["count"] == 0 < found["dependent"]
-    assert found["smaller end"] > 1e-6
-    assert found["pull alone"] < 1e-9

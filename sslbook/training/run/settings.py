@@ -18,10 +18,9 @@ CHOICES = {
     "split": ("train", "train+unlabeled"),
     "pipeline": tuple(PIPELINES),
     "objective": tuple(OBJECTIVES),
-    "optimizer": ("sgd", "adam", "adamw", "lars"),
+    "optimizer": ("sgd", "adam", "adamw"),
     "schedule": ("constant", "cosine", "released"),
     "precision": ("auto", "float32", "bfloat16"),
-    "capture": ("auto", "none", "graph", "compile", "both"),
 }
 """Settings that are names, and the names that there are."""
 WHOLE = {"batch": 2, "epochs": 1, "subset": 1, "seed": 0, "warmup": 0, "reset": 0, "evaluate": 0}
@@ -33,7 +32,7 @@ REAL: dict[str, dict[str, float]] = {
     "ema_end": {"least": 0, "most": 1},
 }
 """Settings that are real numbers, and the bounds of each."""
-FREE = ("seed", "evaluate", "probes", "capture")
+FREE = ("seed", "evaluate", "probes")
 """Settings that the hash leaves out: the seed is named beside it, and the others don't touch the weights."""
 WITHIN = ("networks", "loss_kwargs", "own")
 """Settings that have parts; a command line sets these parts alone."""
@@ -52,7 +51,7 @@ class Settings:
     dataset, split, subset: the images; ``subset`` is their number, or None for all.  Every seed uses the same images.
     pipeline: a name in :data:`sslbook.training.augment.PIPELINES`.  networks: the networks' sizes and kinds.
     objective, loss_kwargs: a name in :data:`sslbook.training.objectives.OBJECTIVES`, and this objective's arguments.
-    optimizer, lr, momentum, betas, weight_decay: the optimiser; ``momentum`` is for ``sgd`` and ``lars``, ``betas`` for
+    optimizer, lr, momentum, betas, weight_decay: the optimiser; ``momentum`` is for ``sgd``, ``betas`` for
     ``adam`` and ``adamw``.  schedule, warmup: "constant", "cosine" or "released" (:func:`sslbook.training.run.step.learning_rate`),
     and the number of epochs in which the learning rate grows linearly before it follows the ``cosine`` schedule.
     batch: the batch size, in all processes together.  drop_last: whether to leave out a last batch that is not full.
@@ -68,7 +67,6 @@ class Settings:
     probes: the epochs after which the linear protocol runs, besides the last.
     precision: ``auto`` means bfloat16 on a GPU, and on a processor with instructions for it (AVX-512 BF16, AMX) if the
     backbone has a million weights or more.  Otherwise ``auto`` means float32.
-    capture: how steps on a GPU are sped up: by a CUDA graph, ``torch.compile``, both, or neither; ``auto`` uses the graph.
     own: a JSON value that identifies your own dataset and pipeline; ``pretrain`` writes it.
 
     Raises ValueError, with an explanation, for settings that can't be run, and TypeError for wrong types.
@@ -105,7 +103,6 @@ class Settings:
     evaluate: int | None = None
     probes: tuple[int, ...] = ()
     precision: str = "auto"
-    capture: str = "auto"
     own: Mapping[str, Any] = field(default_factory=dict)
     predictor_lr: float = 1.0
     ema_end: float | None = None
@@ -161,10 +158,13 @@ class Settings:
 def stored_settings(text: str) -> Settings:
     """The settings that a checkpoint, a result or a record holds as JSON, checked like any others.
 
+    Earlier versions had a setting ``capture``, on which no weight depends.
+
     >>> stored_settings('{"lr": 0.1, "networks": {"width": 8}}').networks.width
     8
     """
     values = json.loads(text)
+    values.pop("capture", None)
     return Settings(**{**values, "networks": Networks(**values["networks"])})
 
 
@@ -188,7 +188,7 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     'epochs 4, now 6; networks.width 8, now 16'
     """
     was, now = flat(theirs), flat(ours)
-    names = sorted((was.keys() | now.keys()) - {"evaluate", "probes", "capture"})
+    names = sorted((was.keys() | now.keys()) - {"evaluate", "probes"})
     return "; ".join(f"{k} {was.get(k)}, now {now.get(k)}" for k in names if was.get(k) != now.get(k))
 
 
@@ -196,7 +196,7 @@ def with_values(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """The settings with some changed: fields, parts of the networks as ``networks.width``, and what the objective takes.
 
     That comes by its plain name, or within ``loss_kwargs``; another objective keeps of it what it takes too.  One number for a
-    tuple is a tuple of one, and ``None`` the word "none" where the field is a word, as in ``capture=none``.
+    tuple is a tuple of one.
     Raises ValueError for a name that there is not, with the nearest ones, and for a value that is not allowed.
 
     >>> with_values(Settings(), {"networks.width": 8, "temperature": 0.2}).networks.width
@@ -217,8 +217,6 @@ def with_values(settings: Settings, changes: Mapping[str, Any]) -> Settings:
             raise ValueError(f"there is no setting {name}; {hint(name, known)}")
         if usual[name] == () and not hasattr(new, "__len__"):
             new = () if new is None else (new,)
-        elif isinstance(usual[name], str) and new is None:
-            new = "none"
         if name != "loss_kwargs":
             (networks if room else fields)[part] = new
     try:

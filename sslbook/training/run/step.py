@@ -32,6 +32,8 @@ SUBSET_SEED = 0
 """Which images a subset holds, whatever the run's seed."""
 LARGE = 1_000_000
 """Weights from which on bfloat16 was measured to be faster on a processor that has it: a ResNet-18 of width 20."""
+GRAPHS = True
+"""Whether one GPU's steps are captured as a CUDA graph, which saves the time of starting each kernel."""
 WARM = 3
 """Forward and backward passes before a graph is captured, so that libraries have chosen their kernels."""
 
@@ -145,7 +147,7 @@ class Step:
     precision: the type in which the networks multiply, under autocast; views and loss stay in float32.  ``auto`` is bfloat16 on a
     GPU, and on a processor that multiplies in it for a million weights or more: the book's small networks stay in float32, so that
     their numbers are the same on every processor.
-    Raises ValueError where labels are asked for and missing, and for a ``capture`` that this device can't do.
+    Raises ValueError where labels are asked for and missing.
     """
 
     def __init__(
@@ -179,11 +181,7 @@ class Step:
 
         own = own_views is not None or own_loss is not None
         one_gpu = device.type == "cuda" and distributed.world() == 1 and not own
-        self.capture = settings.capture if settings.capture != "auto" else "graph" if one_gpu else "none"
-        if self.capture in ("graph", "both") and not one_gpu:
-            where = f"{device.type} with {distributed.world()} processes" + ", and a loss or views of your own" * own
-            raise ValueError(f"capture must be none or compile on {where}, got {self.capture!r}")
-        self._loss = torch.compile(self.loss) if self.capture in ("compile", "both") else self.loss
+        self.captured = GRAPHS and one_gpu
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def view(self, pixels: Tensor, drawn: Tensor) -> Tensor:
@@ -218,7 +216,7 @@ class Step:
         A last batch that is not full is never the graph's.  What the passes before the capture do to BatchNorm is put back.
         """
         inputs = tuple(to_device(part, self.pixels.device) for part in (index, *draws))
-        if self.capture not in ("graph", "both") or len(index) != self.batch:
+        if not self.captured or len(index) != self.batch:
             return self._backward(*inputs)
         if self._graph is None:
             before = [buffer.clone() for buffer in self.model.buffers()]
@@ -249,7 +247,7 @@ class Step:
         for parameter in self.model.parameters():
             parameter.grad = None
         with default_device_of(self.pixels):
-            loss = self._loss(*inputs)
+            loss = self.loss(*inputs)
         loss.backward()
         return loss.detach()
 
@@ -329,42 +327,4 @@ def make_optimizer(
     if settings.optimizer in ("adam", "adamw"):
         kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
         return kind(groups, lr, betas=settings.betas, weight_decay=decay, fused=fused)
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr, momentum, weight_decay=decay, fused=fused)
-    return LARS(groups, {"lr": lr, "momentum": momentum, "weight_decay": decay, "trust": 1e-3})
-
-
-class LARS(torch.optim.Optimizer):
-    r"""Layer-wise adaptive rates: each weight's step is in proportion to the weight's own length [you2017, Algorithm 1].
-
-    With gradient :math:`g` and weights :math:`w` of one tensor, rate :math:`\gamma`, momentum :math:`m`, decay :math:`\beta`:
-
-    .. math::
-
-        \lambda = \eta\,\frac{\|w\|}{\|g\| + \beta\|w\|}, \qquad
-        v \leftarrow m v + \gamma\lambda\,(g + \beta w), \qquad w \leftarrow w - v .
-
-    Tensors with at most one axis (biases, BatchNorm's scales) have :math:`\lambda = 1` and no decay, as SimCLR has it; so has, but
-    for the decay, a tensor where :math:`\|w\|` or :math:`\|g\|` is 0.  Its settings, of all groups or of one, are ``lr``,
-    ``momentum``, ``weight_decay`` and ``trust``, :math:`\eta`.
-    """
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step for every tensor that has a gradient; nothing is read back from the device.  There is no ``closure``."""
-        for group in self.param_groups:
-            trust, decay = group["trust"], group["weight_decay"]
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                update: Tensor = weight.grad
-                if weight.ndim > 1:
-                    size, slope = torch.linalg.vector_norm(weight), torch.linalg.vector_norm(update)
-                    rate = trust * size / (slope + decay * size)
-                    rate = torch.where((size > 0) & (slope > 0), rate, torch.ones_like(rate))
-                    update = rate * update.add(weight, alpha=decay)
-                state = self.state[weight]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(weight)
-                state["momentum_buffer"].mul_(group["momentum"]).add_(update, alpha=group["lr"])
-                weight.sub_(state["momentum_buffer"])
+    return torch.optim.SGD(groups, lr, momentum, weight_decay=decay, fused=fused)

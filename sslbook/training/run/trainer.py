@@ -114,7 +114,6 @@ def train(
     *,
     resume: bool = True,
     stop_after: int | None = None,
-    save_every: int | None = None,
     device: str | torch.device | None = None,
     data: tuple[Dataset, Dataset | None] | None = None,
     backbone: tuple[nn.Module, int] | None = None,
@@ -133,7 +132,6 @@ def train(
 
     resume: whether to go on from a checkpoint; with False the folder is cleared.
     stop_after: the total number of steps after which the run writes a checkpoint and stops.
-    save_every: the number of steps between checkpoints, besides those at the ends of epochs.
     device: by default, ``cuda`` if there is a GPU.  Under ``torchrun``, the processes share each batch.
     data: training and test images in the place of those that the settings name; without test images no accuracy is measured.
     backbone, pipeline: an encoder with its number of features, and an augmentation, in the place of the settings'; the
@@ -160,9 +158,8 @@ def train(
     ...     train(small, Path(there) / "run", device="cpu", stop_after=3, quiet=True)
     Result(run, stopped at step 3, 0 epochs, k-NN 39.00 %)
     """
-    for option, count in (("stop_after", stop_after), ("save_every", save_every)):
-        if count is not None:
-            require_whole(option, count, least=1)
+    if stop_after is not None:
+        require_whole("stop_after", stop_after, least=1)
     begun = time.monotonic()
     with in_float32(), asked_to_stop() as asked, contextlib.ExitStack() as stack:
         try:
@@ -237,7 +234,11 @@ def train(
             raise Refused(str(error)) from error
         # where the result comes from, as it is now: the checkout may be another one by the end
         origin: dict[str, Any] = {"device": device_name(place), "torch": torch.__version__, "commit": commit()}
-        origin |= {"sslbook": sslbook.__version__, "capture": step.capture, "processes": distributed.world()}
+        origin |= {
+            "sslbook": sslbook.__version__,
+            "capture": "graph" if step.captured else "none",
+            "processes": distributed.world(),
+        }
         if backbone is not None:
             origin |= {"data": images.name, "images": len(images), "backbone": str(backbone[0])}
         bar = None if silent or tqdm is None else tqdm(total=last, initial=start, desc=name, unit="step", disable=None)
@@ -319,8 +320,7 @@ def train(
                 # Checkpoint, and the end of a run that a signal asks to stop.
                 signal = asked()
                 old = time.monotonic() - saved > (LONG_SECONDS if within else SAVE_SECONDS)
-                due = old or now == end or (save_every is not None and now % save_every == 0)
-                if signal or (due and now > start):
+                if signal or ((old or now == end) and now > start):
                     state.require_finite(folder)
                     state.seconds = earlier + time.monotonic() - begun
                     if first:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sslbook._ambient import unwrapped, unwrapped_name
 from sslbook.networks.small import Power, initialize, mlp
-from sslchapters.instances import Residual, convnet, instance_seeds, random_network, residual_net
+from sslchapters.instances import Residual, convnet, residual_net
 
 
 def inputs(shape: tuple[int, ...], batch: int = 5) -> Tensor:
@@ -45,20 +45,6 @@ def test_what_comes_in_fits_and_is_added() -> None:
     torch.testing.assert_close(net[2](u), u + net[2].branch(u))
     torch.testing.assert_close(Residual(nn.ReLU(), nn.Tanh())(u), u.tanh() + u.relu())
     torch.testing.assert_close(Power(3)(u), u * u * u)
-
-
-def test_random_networks_are_many_and_small() -> None:
-    kinds = set()
-    for seed in range(40):
-        (net, shape), (again, same) = random_network(seed), random_network(seed)
-        assert shape == same
-        assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
-        assert net(inputs(shape)).shape == (5, 3)
-        assert max(p.numel() for p in net.parameters()) <= 3000
-        kinds |= {type(m) for m in net.modules()}
-    assert {nn.Identity, nn.ReLU, nn.LeakyReLU, Power, nn.Conv2d, Residual} <= kinds
-    assert [type(random_network(s, ["relu", "conv"])[0][0]) for s in range(3)] == [nn.Linear, nn.Conv2d, nn.Linear]
-    assert not set(instance_seeds(1000, 0)) & set(instance_seeds(1000, 1))
 
 
 def test_a_network_is_found_inside_of_its_wrappers() -> None:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import connection_cases as reference
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook.networks.siamese import ResNet18
-from sslbook.networks.small import initialize
 from sslbook.operator import frozen
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.frozen import FastDoubleBackward
-from sslbook.operator.layer import Layer, connection, open_layer, unvec, vec
+from sslbook.operator.layer import Layer, connection, open_layer, vec
 
 TOL = 1e-12
 
@@ -57,49 +54,6 @@ def test_every_product_is_that_of_the_plain_jacobian(name: str) -> None:
         each = torch.einsum("bno,bo->bn", k, cotangents[0])
         assert relative_gap(opened.sample_gradients(cotangents[0]), each) < TOL
         assert opened.jacobian().shape == (3, *opened.output.shape[1:], opened.preactivation[0].numel())
-
-
-pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
-
-
-@given(
-    channels=st.tuples(*[st.integers(1, 3)] * 3),
-    kernel=pair,
-    stride=pair,
-    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
-    grouped=st.booleans(),
-    seed=st.integers(0, 2**16),
-)
-@settings(max_examples=30, deadline=None)
-def test_convolutions_of_every_geometry(
-    channels: tuple[int, int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    grouped: bool,
-    seed: int,
-) -> None:
-    a, b, c = channels
-    groups = b if grouped else 1
-    upper = nn.Conv2d(b, c * groups, kernel, stride, padding, dilation, groups)
-    net = nn.Sequential(nn.Conv2d(a, b, 2, padding=1), nn.Tanh(), upper, nn.Flatten()).double()
-    initialize(net, seed)
-    x = torch.randn(2, a, 5, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    for layer in ("0", "2"):
-        opened = open_layer(net, layer, x)
-        k = reference.connections(net, layer, x)
-        assert relative_gap(opened.connections(), k) < TOL
-        assert relative_gap(opened.jvp(opened.weight), k.mT @ vec(opened.weight)) < TOL
-
-
-@given(shape=st.lists(st.integers(1, 4), min_size=2, max_size=4), seed=st.integers(0, 99))
-def test_vec_stacks_columns_and_unvec_takes_it_back(shape: list[int], seed: int) -> None:
-    weight = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-    vector = vec(weight)
-    assert torch.equal(vector, torch.cat(list(weight.flatten(1).T)))
-    assert torch.equal(unvec(vector, weight.shape), weight)
 
 
 def test_the_fast_double_backward_gives_the_numbers_of_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:

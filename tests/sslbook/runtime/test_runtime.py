@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +15,6 @@ import torch
 
 from sslbook import _check, _files, _machine
 from sslbook._files import PART, atomic, naming, remove_parts, write_text
-from sslbook.training.run.settings import Settings, with_values
 from sslchapters.data_files import read_text
 
 
@@ -54,22 +52,6 @@ def test_what_cannot_be_used_is_named_with_what_can(
 ) -> None:
     with pytest.raises(error, match=words):
         check()
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("callbacks", "on_epoch=function"),
-        ("val_dataset", "val=images"),
-        ("num_workers", "it is not needed"),
-        ("accelerator", "device="),
-        ("transform", "pipeline=Pipeline"),
-    ],
-)
-def test_names_of_other_libraries_have_a_meaning(name: str, words: str) -> None:
-    with pytest.raises(ValueError, match=f"there is no setting {name}; {re.escape(words)}"):
-        with_values(Settings(), {name: 3})
-    assert _check.hint("DINO", ["byol", "simclr"]) == "it is not here; there are byol, simclr"
 
 
 def test_numpys_numbers_can_be_used() -> None:

@@ -32,6 +32,10 @@ def net(inputs: int = 64) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
 
 
+def with_dropout() -> nn.Module:
+    return nn.Sequential(*net(), nn.Dropout(0.5))
+
+
 class Shifted(nn.Module):
     """Features of which nearly all is common to all images."""
 
@@ -146,9 +150,6 @@ def test_what_is_measured_is_what_a_step_sees() -> None:
 
 
 def test_a_run_that_is_looked_at_ends_with_the_same_weights() -> None:
-    def with_dropout() -> nn.Module:
-        return nn.Sequential(*net(), nn.Dropout(0.5))
-
     ends = []
     for often in (1, 0):
         torch.manual_seed(often)
@@ -222,7 +223,7 @@ def test_what_is_the_callers_own_resumes_exactly(
     options: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"epochs": 3, "batch": 64, "device": "cpu", "quiet": True, **options}
-    whole = pretrain(DIGITS, net, **given)
+    whole = pretrain(DIGITS, with_dropout, **given)
     monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1.0)
 
     def die(row: dict) -> None:
@@ -230,10 +231,10 @@ def test_what_is_the_callers_own_resumes_exactly(
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        pretrain(DIGITS, net, **given, folder=tmp_path, on_epoch=die)
+        pretrain(DIGITS, with_dropout, **given, folder=tmp_path, on_epoch=die)
     assert (tmp_path / "step-000000008.pt").exists()
     torch.manual_seed(7)
-    resumed = pretrain(DIGITS, net, **given, folder=tmp_path)
+    resumed = pretrain(DIGITS, with_dropout, **given, folder=tmp_path)
     assert all(
         torch.equal(part, resumed.backbone.state_dict()[name]) for name, part in whole.backbone.state_dict().items()
     )
@@ -241,7 +242,7 @@ def test_what_is_the_callers_own_resumes_exactly(
     with pytest.raises(ValueError, match="holds another run"):  # a folder knows functions by their names
         pretrain(
             DIGITS,
-            net,
+            with_dropout,
             **{**given, **({"lr": 0.1} if "optimizer" in options else {next(iter(options)): alignment_or(options)})},
             folder=tmp_path,
         )
@@ -259,17 +260,14 @@ def test_an_own_loss_is_the_librarys_by_another_way() -> None:
 
 
 def test_what_cannot_be_ones_own_is_refused(tmp_path: Path) -> None:
-    by_hand = "examples/simclr_and_byol_by_hand.py"
     for options, sentence in (
-        ({"pipeline": lambda x: x}, rf"views=function\(batch, generator\).*{by_hand}"),
-        ({"optimizer": torch.optim.AdamW}, rf"optimizer must be a name.*{by_hand}"),
+        ({"pipeline": lambda x: x}, "pipeline must be a Pipeline"),
+        ({"optimizer": torch.optim.AdamW}, "optimizer must be one of sgd, adam, adamw"),
         (
             {"views": lambda batch, generator: batch[..., :4]},
             r"views must make of two pictures floating \(2, 1, 8, 8\)",
         ),
-        ({"method": lambda z: z.sum(-1)}, rf"method must give one number.*{by_hand}"),
         ({"method": alignment, "temperature": 0.2}, "temperature is no setting of a loss of your own"),
-        ({"views": same_crop, "capture": "graph"}, "capture must be none or compile on cpu"),
     ):
         with pytest.raises((TypeError, ValueError), match=sentence):
             pretrain(DIGITS, net, **{"epochs": 1, "device": "cpu", "quiet": True, **options})

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from distributed_cases import BYOL, CASES, SINGLE, SMALL, Result, everything, images, in_processes, normalised
+from distributed_cases import CASES, SINGLE, Result, everything, in_processes, normalised
 from torch import Tensor, nn
 
-from sslbook.networks.siamese import Networks, build
-from sslbook.training import objectives
 from sslbook.training.pretrain import pretrain
 from sslbook.training.run import distributed
 from sslbook.training.run.distributed import average_gradients, join
@@ -42,14 +40,6 @@ def test_two_processes_do_what_one_does(case: str, alone: dict[str, Result], tog
                     assert abs(value - wanted[quantity]) < tolerance, quantity
                 else:
                     assert apart(value, wanted[quantity]) < tolerance, quantity
-
-
-def test_pytorchs_own_wrapper_gives_the_same_gradient(together: list[dict[str, Result]]) -> None:
-    siamese, views = build(Networks(**{**SMALL, **BYOL}), 0).double(), images(torch.float64)
-    objectives.objective("byol")(siamese(views[0], views[1])).backward()
-    wanted = torch.cat([w.grad.flatten() for w in siamese.parameters() if w.grad is not None])
-    for results in together:
-        assert apart(results["wrapped"]["gradient"], wanted) < 1e-10
 
 
 def test_every_batchnorm_goes_by_the_whole_batch(together: list[dict[str, Result]]) -> None:

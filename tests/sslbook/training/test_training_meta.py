@@ -25,7 +25,7 @@ SMALL = Networks(width=8, projector_hidden=16, projector_out=8, predictor_hidden
 BYOL = replace(SMALL, predictor=2, target="ema")
 GREY = replace(SMALL, channels=1)
 HALVES = replace(BYOL, projector_norm=("detach", "normal"), predictor_norm=("backward", "normal"), unbiased=True)
-BASE = Settings(networks=SMALL, batch=32, precision="float32", capture="none")
+BASE = Settings(networks=SMALL, batch=32, precision="float32")
 PRINTED = {"weights": "clean", "over": "sum", "beta": 0.1}
 STEPS: dict[str, Settings] = {
     **{name: replace(BASE, objective=name, networks=BYOL if name == "byol" else SMALL) for name in OBJECTIVES},

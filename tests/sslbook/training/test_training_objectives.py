@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.siamese import Outputs
-from sslbook.training.objectives import OBJECTIVES, TAKES, objective, sees
+from sslbook.training.objectives import OBJECTIVES, TAKES, objective
 
 N, D = 9, 6
 LABELS = torch.arange(N) % 4
@@ -146,11 +146,6 @@ def test_values_and_gradients_are_the_formulas() -> None:
         assert float((gradients(found, out) - expected).abs().max()) < 1e-12 * max(1.0, float(expected.abs().max()))
 
 
-def test_labels_must_be_there() -> None:
-    with pytest.raises(ValueError, match="labels must"):
-        objective("supervised_contrastive")(embeddings()._replace(labels=None))
-
-
 def test_a_prediction_of_nothing_has_no_direction() -> None:
     """As behind a new predictor whose units are all off: torch's own cosine would have a gradient of 1e8 there."""
     out = embeddings()
@@ -170,14 +165,6 @@ def test_a_large_batch_takes_no_cube_of_memory() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):  # type: ignore[func-returns-value]
         objective("info_nce")(out).backward()
     assert max(sizes) <= 1024**2
-
-
-def test_weights_of_other_images_need_their_embeddings() -> None:
-    assert [sees("exact", weights=weights) for weights in ("clean", "further", "augmented")] == ["clean", "further", ""]
-    assert [sees(name) for name in ("exact", "info_nce", "supervised_contrastive")] == ["", "", "labels"]
-    for weights in ("clean", "further"):
-        with pytest.raises(ValueError, match=f"that exact's {weights} weights are taken from"):
-            objective("exact", weights=weights)(embeddings()._replace(w2=None))
 
 
 def test_half_precision_around_an_objective_changes_nothing() -> None:

@@ -54,10 +54,6 @@ def lazy() -> nn.Module:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(8))
 
 
-def with_dropout() -> nn.Module:
-    return nn.Sequential(*small(), nn.Dropout(0.5))
-
-
 SEEDED: dict[str, Callable[[], nn.Module]] = {
     "eager": small,
     "lazy": lazy,
@@ -119,29 +115,6 @@ def test_first_weights_are_a_function_of_the_seed(kind: str, made: bool) -> None
     assert all(part.training for part in found[0].modules())
 
 
-@pytest.mark.parametrize(("method", "make"), [("byol", small), ("simclr", with_dropout)])
-def test_a_run_that_was_killed_ends_with_the_same_weights(
-    method: str, make: Callable[[], nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = pretrain(DIGITS, make, method, **SMALL)
-    torch.manual_seed(5)
-    save, written = checkpoints.save, []
-
-    def and_die(folder: Path, step: int, content: dict) -> None:
-        written.append(save(folder, step, content))
-        raise Killed
-
-    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1.0)
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "save", and_die)
-        with pytest.raises(Killed):
-            pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
-    assert [path.stem for path in written] == ["step-000000004"]
-    resumed = pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
-    assert torch.equal(weights(whole.backbone), weights(resumed.backbone))
-    assert [row.get("loss") for row in resumed.rows] == [row.get("loss") for row in whole.rows]
-
-
 def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -> None:
     pretrain(DIGITS, small, **SMALL, folder=tmp_path)
     assert set(own_of(tmp_path)) == {"images", "shape", "pipeline"}
@@ -154,10 +127,6 @@ def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -
     ]:
         with pytest.raises(ValueError, match=r"holds (another run|a run of other networks)"):
             pretrain(images, backbone, **{**SMALL, **more}, folder=tmp_path)
-    steady = {"schedule": "constant", "folder": tmp_path / "steady"}
-    pretrain(DIGITS, small, **SMALL, **steady)
-    with pytest.raises(ValueError, match="is at step 8, past the 4 of this run"):
-        pretrain(DIGITS, small, **{**SMALL, "epochs": 1}, **steady)
 
 
 def test_classes_count_where_they_are_asked_for(tmp_path: Path) -> None:
@@ -225,16 +194,6 @@ def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
     kept = small()
     kept[1].eval()  # the caller's choice, in a network that is in training mode
     assert begun(DIGITS, kept)[1].training is False
-
-
-def test_an_interruption_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(row: dict) -> None:
-        raise KeyboardInterrupt
-
-    for folder, left in ((tmp_path, "the same call goes on from the last checkpoint"), (None, "nothing is kept")):
-        with pytest.raises(KeyboardInterrupt):
-            pretrain(DIGITS, small, **SMALL, folder=folder, on_epoch=interrupt)
-        assert f"simclr: stopped; {left}" in capsys.readouterr().err
 
 
 PLAIN = """
@@ -345,20 +304,6 @@ def test_a_run_goes_on_for_more_epochs_or_says_why_not(tmp_path: Path, capsys: p
     assert (tmp_path / "both.png").stat().st_size > 1000
     with pytest.raises(SystemExit, match="2"):
         runs_command([str(tmp_path / "none")])
-
-
-def test_a_run_without_a_checkpoint_says_that_it_begins_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def die(row: dict) -> None:
-        raise Killed
-
-    given = {**SMALL, "quiet": False, "folder": tmp_path}
-    with pytest.raises(Killed):
-        pretrain(DIGITS, small, **given, on_epoch=die)
-    capsys.readouterr()
-    pretrain(DIGITS, small, **given)
-    assert "simclr: beginning again: " in capsys.readouterr().err
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +141,11 @@ import os, sys, torch
 from pathlib import Path
 from sslbook.training.augment import apply, draws
 from sslbook.training.presets.papers import run_of
-from sslbook.training.run.trainer import train
+from sslbook.training.run import trainer
 torch.set_num_threads(1)
+trainer.SAVE_SECONDS = -1
 asked = run_of("digits-simclr-nce", seed=0, epochs=2, changes=sys.argv[2:]).settings
-train(asked, Path(sys.argv[1]), device="cpu", quiet=True, save_every=2, on_step=lambda k: k == 3 and os.kill(os.getpid(), 9))
+trainer.train(asked, Path(sys.argv[1]), device="cpu", quiet=True, on_step=lambda k: k == 3 and os.kill(os.getpid(), 9))
 """
 
 
@@ -207,7 +207,11 @@ def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
     assert go(settings("lr=0.5"), tmp_path, data, resume=False).finished
 
 
-def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path: Path, data: tuple) -> None:
+def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(
+    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1)
+    monkeypatch.setattr("sslbook.training.run.trainer.LONG_SECONDS", -1)
     asked = settings("evaluate=0", epochs=4)
     backbone = build(asked.networks, 0).encoder, 16
 
@@ -218,7 +222,7 @@ def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path:
 
     options = {"backbone": backbone, "pipeline": steps.PIPELINES["digits"]}
     with pytest.raises(Diverged, match=r"the loss is nan at step 4; the checkpoint of step 3 stays") as caught:
-        go(asked, tmp_path, data, save_every=1, on_step=poison, **options)
+        go(asked, tmp_path, data, on_step=poison, **options)
     assert caught.value.step == 4
     assert not (tmp_path / checkpoints.RESULT).exists()
     assert (tmp_path / checkpoints.DIVERGED).read_text() == "diverged at step 4\n"
@@ -322,22 +326,12 @@ def test_precision_is_what_is_asked_and_goes_on_as_it_began(
     assert same_weights(whole, go(settings(), tmp_path / "parts", data))
 
 
-@pytest.mark.slow
-def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is traced, augmentation and loss and gradient; by PyTorch's own kernels, since a compiler takes minutes here."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
-    asked = ("evaluate=0", "batch=128")
-    eager, held = (go(settings(f"capture={how}", *asked), tmp_path / how, data).rows for how in ("none", "compile"))
-    assert [row["loss"] for row in held] == pytest.approx([row["loss"] for row in eager], rel=1e-5)
-    assert json.loads((tmp_path / "compile" / checkpoints.RESULT).read_text())["capture"] == "compile"
-
-
 def test_a_graph_is_of_a_whole_batch(data: tuple) -> None:
     """A last batch that is not full has a step of its own."""
     asked = settings("batch=48", "drop_last=false")
     step = steps.Step(asked, data[0], torch.device("cpu"))
     part, whole = (Batches(asked, 128).at(number) for number in (2, 0))
-    step.capture, step._gradients, step._result = "graph", [], torch.tensor(1.5)
+    step.captured, step._gradients, step._result = True, [], torch.tensor(1.5)
     step._inputs = tuple(part.clone() for part in whole)
     step._graph = type("Graph", (), {"replay": lambda self: None})()
     assert float(step(*part)) > 2
@@ -346,15 +340,15 @@ def test_a_graph_is_of_a_whole_batch(data: tuple) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("capture", ["graph", *(pytest.param(k, marks=pytest.mark.long) for k in ("compile", "both"))])
-def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: str) -> None:
+def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the last batch of an epoch is not full, and where the run is resumed."""
     asked = ("precision=float32", "evaluate=0", "batch=48", "drop_last=false", "shuffle=true", "optimizer=sgd")
-    held, options = settings(f"capture={capture}", *asked), {"data": data, "device": "cuda", "quiet": True}
+    held, options = settings(*asked), {"data": data, "device": "cuda", "quiet": True}
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # nor digits that a convolution drops
-        eager = train(settings("capture=none", *asked), tmp_path / "eager", **options)
         train(held, tmp_path / "held", **options, stop_after=2)
         captured = train(held, tmp_path / "held", **options)
+        monkeypatch.setattr(steps, "GRAPHS", False)
+        eager = train(held, tmp_path / "eager", **options)
     assert [row["loss"] for row in captured.rows] == pytest.approx([row["loss"] for row in eager.rows], rel=1e-3)
     other = captured.model.state_dict()
     for name, value in eager.model.state_dict().items():
@@ -401,8 +395,7 @@ def test_what_cannot_be_run_gets_a_sentence_before_anything_is_written(tmp_path:
     for asked, options, sentence in (
         (settings("batch=200"), {}, "at most the 128 images there are, got 200"),
         (settings(), {"device": "gpu"}, "device must be cpu, cuda or cuda:N, .*got 'gpu'"),
-        (settings("capture=graph"), {}, "capture must be none or compile on cpu"),
-        (settings(), {"save_every": -1}, "save_every must be at least 1"),
+        (settings(), {"stop_after": -1}, "stop_after must be at least 1"),
         (settings("networks.channels=3"), {}, "must hold images of 3 channels"),
         (
             settings(),
