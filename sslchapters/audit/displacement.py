@@ -144,7 +144,9 @@ def _measured(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
 
 def _known(found: Tensor) -> list[Any]:
     numbers = np.round(found.double().numpy(), 4)
-    return np.where(np.isnan(numbers), None, numbers).tolist()
+    known = numbers.astype(object)
+    known[np.isnan(numbers)] = None
+    return list(known.tolist())
 
 
 def values(seeds: tuple[int, ...]) -> dict[str, Any]:
