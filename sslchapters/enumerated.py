@@ -91,11 +91,15 @@ class Scene:
 
     def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Of ``size`` images: two different views each ``(size, 2, ...)``, and the images themselves."""
+        return self.labelled_batch(size, draw)[:2]
+
+    def labelled_batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and the images' labels."""
         sample = torch.randperm(len(self.views), generator=draw)[:size]
         pair = torch.rand(size, self.views.shape[1], generator=draw).argsort(1)[:, :2]
         where = self.views.device
         sample, pair = sample.to(where), pair.to(where)
-        return self.views[sample[:, None], pair], self.clean[sample]
+        return self.views[sample[:, None], pair], self.clean[sample], self.labels[sample]
 
 
 def scene(data: Images, augment: Augmentation) -> Scene:

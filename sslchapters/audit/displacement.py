@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from sslbook.losses import batch
 from sslbook.training.augment import PIPELINES, plain, random_view
 from sslchapters.enumerated import Scene, digits_scene, scene_network
 from sslchapters.instances import convnet
-from sslchapters.operators_today.runs import BESIDE, LADDER, ladder
+from sslchapters.operators_today.runs import BESIDE, LADDER, ladder, of_halves
 from sslchapters.records import parts_folder
 from sslchapters.sweep import Study, sweep
 
@@ -29,20 +28,13 @@ LAYERS = ("0", "2")
 THEORIES = (*LADDER, BESIDE[0], "within images", "between classes")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One kind of training: digits or photographs, by SimCLR of a temperature or, at 0, by labels."""
-
-    images: str
-    tau: float
-
-    @property
-    def name(self) -> str:
-        """For a record."""
-        return f"{self.images}, {f'SimCLR {self.tau:g}' if self.tau else 'labels'}"
-
-
-CELLS = tuple(Cell(images, tau) for images in ("digits", "photographs") for tau in (0.5, 0.1, 0.0))
+Cell = tuple[str, float]
+"""Digits or photographs, by SimCLR of a temperature or, at 0, by labels."""
+CELLS: dict[str, Cell] = {
+    f"{images}, {name}": (images, tau)
+    for images in ("digits", "photographs")
+    for name, tau in (("SimCLR 0.5", 0.5), ("SimCLR 0.1", 0.1), ("labels", 0.0))
+}
 
 
 def _world(images: str, seed: int) -> tuple[Scene, nn.Sequential]:
@@ -58,18 +50,11 @@ def _world(images: str, seed: int) -> tuple[Scene, nn.Sequential]:
     return Scene(views, plain(pixels, how), data.labels[some]), convnet((3, 8, 16), 32, 16, seed=seed).float()
 
 
-def _draw(scene: Scene, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a batch: two different views of each image ``(n, 2, ...)``, the images themselves, and their labels."""
-    sample = torch.randperm(len(scene.views), generator=draw)[:IMAGES]
-    pair = torch.rand(IMAGES, scene.views.shape[1], generator=draw).argsort(1)[:, :2]
-    return scene.views[sample[:, None], pair], scene.clean[sample], scene.labels[sample]
-
-
 def _train(net: nn.Module, head: nn.Module, scene: Scene, tau: float, steps: int, draw: torch.Generator) -> None:
     """By plain SGD, at the temperature as the rate, since the gradient grows as one over it; by labels at 0.1."""
     optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=tau or 0.1)
     for _ in range(steps):
-        views, _, labels = _draw(scene, draw)
+        views, _, labels = scene.labelled_batch(IMAGES, draw)
         outputs = net(views.flatten(0, 1))
         if tau:
             loss = batch.info_nce(outputs.unflatten(0, views.shape[:2]), temperature=tau)
@@ -96,7 +81,7 @@ def _predicted(net: nn.Module, scene: Scene, tau: float, seed: int) -> list[Tens
     image = torch.arange(2 * IMAGES) // 2
     same = (image[:, None] == image).float()
     for _ in range(BATCHES):
-        views, clean, labels = _draw(scene, draw)
+        views, clean, labels = scene.labelled_batch(IMAGES, draw)
         alike = (labels[image][:, None] == labels[image]).float()
         more = {
             "within images": torch.eye(2 * IMAGES) - same / 2,
@@ -119,24 +104,19 @@ def _displaced(net: nn.Module, head: nn.Module, scene: Scene, tau: float, seed: 
     return [_across(torch.stack(moves), w) for moves, w in zip(zip(*found, strict=True), before, strict=True)]
 
 
-def _halves(rows: Tensor) -> Tensor:
-    """The cosine of the means of even and odd rows."""
-    return nn.functional.cosine_similarity(rows[::2].mean(0), rows[1::2].mean(0), dim=-1)
-
-
 def _measured(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
     """By replica, moment and layer: cosines of the theories with D, of the halves of D, and of those of each theory's mean."""
     found: dict[str, list[Tensor]] = {"cosine": [], "halves": [], "own halves": []}
-    for cell, seed in chunk:
-        scene, net = _world(cell.images, seed)
+    for (images, tau), seed in chunk:
+        scene, net = _world(images, seed)
         torch.manual_seed(seed)
         head, draw, rows = nn.Linear(16, 10), torch.Generator().manual_seed(seed), []
         for start, moment in zip((0, *MOMENTS), MOMENTS, strict=False):
-            _train(net, head, scene, cell.tau, moment - start, draw)
-            moved, steps = _displaced(net, head, scene, cell.tau, seed), _predicted(net, scene, cell.tau, seed)
+            _train(net, head, scene, tau, moment - start, draw)
+            moved, steps = _displaced(net, head, scene, tau, seed), _predicted(net, scene, tau, seed)
             for d, step in zip(moved, steps, strict=True):
                 cosines = nn.functional.cosine_similarity(step.mean(0), d.mean(0), dim=-1)
-                rows.append((cosines, _halves(d), _halves(step)))
+                rows.append((cosines, of_halves(d), of_halves(step)))
         for name, values in zip(found, zip(*rows, strict=True), strict=True):
             found[name].append(torch.stack(values).unflatten(0, (len(MOMENTS), len(LAYERS))))
     return {name: torch.stack(values) for name, values in found.items()}
@@ -152,12 +132,12 @@ def _known(found: Tensor) -> list[Any]:
 def values(seeds: tuple[int, ...]) -> dict[str, Any]:
     """The record: by kind of training what :func:`_measured` finds; cosines are signed, and null where a network diverged."""
     keep = parts_folder() / "operators-displacement"
-    found = sweep(_measured, CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+    found = sweep(_measured, list(CELLS.values()), seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
     return {
         "axes": "cells[cell][measure][seed][moment][layer][theory]",
         "moments": list(MOMENTS),
         "theories": list(THEORIES),
-        "cells": {cell.name: {name: _known(each) for name, each in of.items()} for cell, of in found.items()},
+        "cells": {name: {kind: _known(each) for kind, each in found[cell].items()} for name, cell in CELLS.items()},
     }
 
 

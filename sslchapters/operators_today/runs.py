@@ -315,12 +315,16 @@ def _priced(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
             predicted = torch.stack([torch.stack([step[i].flatten() for step in row]) for row in rows])
             real = predicted[:, len(LADDER) - 1]
             singles.append(cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
-            halves = real[::2].mean(0), real[1::2].mean(0)
             whole = cosine_of(predicted.mean(0), real.mean(0))
-            means.append(torch.cat([whole, cosine_of(*halves)[None]]))
+            means.append(torch.cat([whole, of_halves(real)[None]]))
         found["batch"].append(torch.stack(singles))
         found["mean"].append(torch.stack(means))
     return {kind: torch.stack(each) for kind, each in found.items()}
+
+
+def of_halves(rows: Tensor) -> Tensor:
+    """The cosine of the means of even and of odd rows: how far noise lets a mean of them be known."""
+    return nn.functional.cosine_similarity(rows[::2].mean(0), rows[1::2].mean(0), dim=-1)
 
 
 def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor]], nn.Sequential]:
