@@ -37,7 +37,10 @@ from sslchapters.values import RECORD_KEY
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a chapter: ``cached``, ``prose`` (new prose, old outputs), ``executed`` or ``failed`` (see ``error``)."""
+    """What became of a chapter: ``cached``, ``prose`` (new prose, old outputs), ``executed`` or ``failed``.
+
+    ``error``: what failed, or the warnings that its cells wrote to stderr.
+    """
 
     chapter: str
     status: str
@@ -156,7 +159,8 @@ def _run_all(
                     outcome = Outcome(job.chapter.name, "failed", error=f"{type(error).__name__}: {error}")
                     _keep(job, job.chapter.notebook(), [outcome.error])
                 took = f"{outcome.chapter} after {outcome.seconds:.1f} s"
-                say(f"FAILED   {took}\n{outcome.error}" if outcome.status == "failed" else f"done     {took}")
+                said = f"; it printed a warning:\n{outcome.error}" if outcome.error else ""
+                say(f"FAILED   {took}\n{outcome.error}" if outcome.status == "failed" else f"done     {took}{said}")
                 yield outcome
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -188,7 +192,9 @@ def _run(job: _Job) -> Outcome:
     partial.unlink(missing_ok=True)
     if reports:
         return Outcome(name, "failed", seconds, "\n\n".join(reports))
-    return Outcome(name, "executed", seconds)
+    outputs = [output for cell in code_cells(result) for output in cell.outputs]
+    warned = "".join(output.text for output in outputs if output.get("name") == "stderr")
+    return Outcome(name, "executed", seconds, warned)
 
 
 def _report(job: _Job, failure: Failure) -> str:
