@@ -79,6 +79,29 @@ def circle(ax: Axes, outputs: Tensor, labels: Tensor, colors: Mapping[str, str])
     ax.spines[:].set_visible(False)
 
 
+def bias(ax: Axes, size: float) -> None:
+    """Two predictions, which have lost their mean, and the targets of two images with a bias of this size, on the circle.
+
+    Outputs are ``(1, size)`` and ``(-1, size)``; arrows show the part of each target perpendicular to its prediction.
+    """
+    ax.add_patch(Circle((0, 0), 1, fill=False, color="#999999", lw=0.8))
+    for side in (1, -1):
+        x, y = np.array([side, size]) / np.hypot(1, size)
+        ax.annotate(
+            "",
+            (side, y),
+            (side, 0),
+            arrowprops={"arrowstyle": "-|>", "color": PALETTE["vermilion"], "lw": 2, "shrinkA": 4, "shrinkB": 0},
+        )
+        ax.plot(x, y, "s", ms=9, color=PALETTE["blue"])
+        ax.plot(side, 0, "o", ms=9, color=PALETTE["ink"])
+    ax.text(0, 0, "predictions", ha="center", va="center", color=PALETTE["ink"])
+    ax.text(0, y - 0.12 if size < 1 else y - 0.2, "targets", ha="center", va="center", color=PALETTE["blue"])
+    ax.set(xlim=(-1.35, 1.35), ylim=(-0.35, 1.2), xticks=[], yticks=[], aspect="equal")
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+
+
 def tug(ax: Axes, beta: float, directions: Mapping[str, tuple[float, float]]) -> None:
     """For each direction, by name with its ``(a, b)``: the push to the right, the pull to the left, the net arrow below.
 
