@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from conftest import make_book
 
 from bookbuild import execute as module
 from bookbuild import kernel
@@ -62,7 +63,7 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, write_book_at) -> Iterator[Ran]:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     """One execution of two chapters, on a machine whose ``python3`` kernel belongs to someone else."""
     root = tmp_path_factory.mktemp("book")
     (root / "tinylib").mkdir()
@@ -72,7 +73,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, write_book_at) -> Iterator[Ran
     foreign.mkdir(parents=True)
     spec = {"argv": ["/bin/false", "{connection_file}"], "display_name": "Theirs", "language": "python"}
     (foreign / "kernel.json").write_text(json.dumps(spec))
-    book = write_book_at(root, packages=(root / "tinylib",), good=GOOD, bad=BAD)
+    book = make_book(root, packages=(root / "tinylib",), good=GOOD, bad=BAD)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(root), prepend=os.pathsep)
         patch.setenv("JUPYTER_PATH", str(root / "foreign"))
