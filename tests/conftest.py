@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from bookbuild import noise
 from bookbuild.layout import PACKAGES, SOURCE, Book, find_book
+from sslbook import cli
 from sslchapters.values import Number
 
 # How long an example takes says what else the machine has to do, not whether the example is right.
@@ -130,6 +131,20 @@ def store(book: Book, chapter: str, *given: Number, scale: str = "quick", **reco
     book.executed(scale).mkdir(parents=True, exist_ok=True)
     notebook = json.dumps({"metadata": {"sslbook": record}, "cells": cells})
     (book.executed(scale) / f"{chapter}.ipynb").write_text(notebook)
+
+
+Told = Callable[[list[str]], str]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """What a command that succeeds prints."""
+
+    def run(line: list[str]) -> str:
+        assert cli.main(line) == 0
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.fixture(scope="session")

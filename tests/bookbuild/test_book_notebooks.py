@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from bs4 import BeautifulSoup, Tag
+from conftest import Told
 from markdown_it import MarkdownIt
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -145,20 +146,18 @@ TOUCHED = {
 
 @pytest.mark.parametrize("touch", TOUCHED.values(), ids=TOUCHED)
 def test_a_copy_that_was_touched_stays(
-    book: Book, touch: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, capsys
+    book: Book, touch: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     monkeypatch.setattr(commands, "_build", lambda options: (0, True))
     monkeypatch.setattr(commands.subprocess, "run", lambda *rest, **named: SimpleNamespace(returncode=0))
     folder = book.built / "lab"
     run = ["lab", "--root", str(book.root)]
-    assert cli.main(run) == 0
-    assert "Left as they were" not in capsys.readouterr().out
+    assert "Left as they were" not in told(run)
     (folder / "requirements.txt").write_text("mine\n")
     touch(folder / "one.ipynb")
     mine = (folder / "one.ipynb").read_bytes()
     build(book, "new")
-    assert cli.main(run) == 0
-    said = capsys.readouterr().out
+    said = told(run)
     assert (folder / "one.ipynb").read_bytes() == mine
     assert (folder / "two.ipynb").read_bytes() == (book.html / "notebooks/two.ipynb").read_bytes()
     told = "Left as they were, since they were changed or run; remove one to have the book's again:"
