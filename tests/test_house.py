@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import sslbook
@@ -127,19 +128,15 @@ def lock_pins() -> dict[str, Version]:
         (specifier,) = requirement.specifier
         assert specifier.operator == "==", requirement
         assert "+" not in specifier.version, f"{requirement}: a local build that a stranger can't get"
-        pins[canonical(requirement.name)] = Version(specifier.version)
+        pins[canonicalize_name(requirement.name)] = Version(specifier.version)
     return pins
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_the_lock_satisfies_the_ranges() -> None:
     pins, table = lock_pins(), project()["project"]
     ranges = [*table["dependencies"], *(line for extra in table["optional-dependencies"].values() for line in extra)]
     for requirement in map(Requirement, ranges):
-        pin = pins.get(canonical(requirement.name))
+        pin = pins.get(canonicalize_name(requirement.name))
         assert pin is not None, f"{requirement} is not in requirements.lock: make lock"
         assert requirement.specifier.contains(pin), f"requirements.lock has {requirement.name} {pin}: make lock"
 
