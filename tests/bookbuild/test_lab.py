@@ -12,7 +12,7 @@ import re
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import browser_cases
 import nbformat
 import pytest
 from distributed_cases import free_port
+from training_cases import until
 
 from bookbuild import notebooks
 from bookbuild.layout import find_book
@@ -55,15 +56,6 @@ return {
 MYST = re.compile(r"\{[a-z:]+\}`|^:{3,}|`{3,}\{|^\([\w-]+\)=|\$|\\begin|\\label|\\math|\\frac", re.MULTILINE)
 
 
-def wait(seen: Callable[[], Any]) -> Any:
-    """What is seen at last."""
-    end = time.monotonic() + PATIENCE
-    while not (found := seen()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.2)
-    return found
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with copies of the notebooks, as `sslbook lab` makes them, and settings by which all cells are shown at once."""
@@ -93,11 +85,11 @@ def lab(root: Path) -> Iterator[Any]:
         (root / "lab.log").open("w") as log,
         subprocess.Popen(command, env=os.environ | folders, stdout=log, stderr=log) as server,
     ):
-        wait(answers)
+        until(answers)
         driver = browser_cases.headless("window-size=1400,1200")
         driver.set_script_timeout(PATIENCE)
         driver.get(f"http://127.0.0.1:{port}/lab?reset")
-        wait(lambda: driver.execute_script("return Boolean(window.jupyterapp && window.jupyterapp.shell)"))
+        until(lambda: driver.execute_script("return Boolean(window.jupyterapp && window.jupyterapp.shell)"))
         driver.execute_script("return window.jupyterapp.restored.then(() => true)")
         yield driver
         driver.quit()
@@ -110,8 +102,8 @@ def test_a_notebook_reads_as_the_page(lab: Any, root: Path, name: str) -> None:
     markdown = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     formulas = len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", re.sub(r"`[^`]*`", "", markdown), re.DOTALL))
     lab.execute_async_script(OPEN, f"{name}.ipynb")
-    wait(lambda: lab.execute_script(READ)["waiting"] == 0)
-    wait(lambda: lab.execute_script(READ)["formulas"] >= formulas)
+    until(lambda: lab.execute_script(READ)["waiting"] == 0)
+    until(lambda: lab.execute_script(READ)["formulas"] >= formulas)
     time.sleep(1)
     seen = lab.execute_script(READ)
     assert [found for text in seen["texts"] for found in MYST.findall(text)] == []

@@ -142,18 +142,6 @@ def test_views_equal_scipys_affine_transform() -> None:
     torch.testing.assert_close(runs.augment(image, u, kind)[0, 0], torch.from_numpy(theirs), rtol=1e-10, atol=1e-12)
 
 
-def state(head: runs.Norm, *, ema: bool) -> runs.State:
-    """Two replicas with a predictor of one layer; the target's weights are other ones if there is an average."""
-    online, other = (runs.initial_weights(SMALL.shape, seeds, 1, 1, f64) for seeds in ((3, 4), (5, 6)))
-    return runs.State(runs.Ablation(1, 0.5 * ema, runs.NONE, head), online, other if ema else None, 2)
-
-
-def views() -> torch.Tensor:
-    g = torch.Generator().manual_seed(1)
-    clean = torch.randn(12, 1, 8, 8, generator=g, dtype=f64).repeat_interleave(runs.VIEWS, 0)
-    return clean + 0.3 * torch.randn(clean.shape, generator=g, dtype=f64)
-
-
 def jacobians(w: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """``w x`` differentiated in ``w`` at each input: ``(N, runs.VIEWS, outputs, numbers of w)``."""
     found = torch.func.vmap(torch.func.jacrev(torch.mv), (None, 0))(w, inputs)
@@ -166,7 +154,11 @@ def test_the_definite_share_is_that_of_the_jacobian(
 ) -> None:
     """K by autograd, in the projector's last layer; sigma held at its value, as Theorem 8's J has it."""
     monkeypatch.setattr(runs, "DIRECTIONS", 7)
-    now, x = state(head, ema=ema), views()
+    online, other = (runs.initial_weights(SMALL.shape, seeds, 1, 1, f64) for seeds in ((3, 4), (5, 6)))
+    now = runs.State(runs.Ablation(1, 0.5 * ema, runs.NONE, head), online, other if ema else None, 2)
+    g = torch.Generator().manual_seed(1)
+    clean = torch.randn(12, 1, 8, 8, generator=g, dtype=f64).repeat_interleave(runs.VIEWS, 0)
+    x = clean + 0.3 * torch.randn(clean.shape, generator=g, dtype=f64)
     found = runs.definite(now, x)
     for r in range(2):
         weights = {name: w[r : r + 1] for name, w in now.online.items()}

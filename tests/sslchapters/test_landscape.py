@@ -1,4 +1,4 @@
-"""One layer: the mean over batches, the loss of all pairs, and units that climb alone; the rest is held by the pages."""
+"""One layer: the loss of all pairs, and units that climb alone; the rest is held by the pages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ import itertools
 import torch
 
 from sslbook._random import Streams
-from sslchapters.landscape import layers, theory
-
-
-def test_batches_of_three_have_the_mean_that_is_promised() -> None:
-    pop = theory.population(5, samples=3, views=2)
-    weights = theory.gaussian(pop.clean, 0.8)
-    assert torch.allclose(theory.expected(pop, weights, 3), theory.enumerated(pop, weights, 3), atol=1e-13)
+from sslchapters.landscape import layers
 
 
 def test_info_nce_of_all_pairs_is_its_formula() -> None:

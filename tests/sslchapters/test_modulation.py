@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -20,18 +21,11 @@ def embed(world: instances.World, tokens: torch.Tensor) -> torch.Tensor:
     return hot * world.lengths.view(len(world.lengths), *(1,) * (tokens.ndim - 1), -1)
 
 
-def all_kinds() -> list[runs.Replica]:
-    kinds = [(kind, activation) for kind in instances.REFERENCES for activation in instances.ACTIVATIONS]
-    modes = [(mean, std) for mean in MODES for std in MODES]
-    cells = [
-        runs.TableCell(2, 2, a, mean, std, kind, z) for kind, a in kinds for mean, std in modes for z in (1.0, 3.0)
-    ]
-    return [(cell, seed) for seed, cell in enumerate(cells)]
-
-
 @pytest.mark.parametrize(("group", "form"), [("view", "released"), ("batch", "printed")])
 def test_a_step_is_that_of_autograd(group: str, form: str) -> None:
-    protocol, replicas = replace(TINY, group=group, form=form), all_kinds()
+    protocol = replace(TINY, group=group, form=form)
+    kinds = itertools.product(instances.ACTIVATIONS, MODES, MODES, instances.REFERENCES, (1.0, 3.0))
+    replicas = [(runs.TableCell(2, 2, *kind), seed) for seed, kind in enumerate(kinds)]
     seeds = [seed for _, seed in replicas]
     world = runs.world_of(protocol, replicas)
     state = runs.initial_state(protocol, seeds, 4, torch.float64)
