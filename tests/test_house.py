@@ -118,7 +118,7 @@ def test_every_folder_of_the_wheel_is_packaged() -> None:
     assert set(project()["tool"]["setuptools"]["packages"]) == named | {"sslchapters.data"}
 
 
-def lock_pins() -> dict[str, Version]:
+def test_the_lock_satisfies_the_ranges() -> None:
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
     assert all(re.match(r"[a-z0-9]", line) for line in lines), "an option, such as an extra index, is no pin"
@@ -129,11 +129,7 @@ def lock_pins() -> dict[str, Version]:
         assert specifier.operator == "==", requirement
         assert "+" not in specifier.version, f"{requirement}: a local build that a stranger can't get"
         pins[canonicalize_name(requirement.name)] = Version(specifier.version)
-    return pins
-
-
-def test_the_lock_satisfies_the_ranges() -> None:
-    pins, table = lock_pins(), project()["project"]
+    table = project()["project"]
     ranges = [*table["dependencies"], *(line for extra in table["optional-dependencies"].values() for line in extra)]
     for requirement in map(Requirement, ranges):
         pin = pins.get(canonicalize_name(requirement.name))

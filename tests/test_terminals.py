@@ -60,8 +60,7 @@ def test_a_letter_that_a_terminal_lacks_is_another(monkeypatch: pytest.MonkeyPat
 def begun(line: tuple[str, ...], folder: Path, **more: object) -> subprocess.Popen[str]:
     """A command as a terminal starts it: a shell in the background would have it ignore Ctrl-C."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **more}
-    usual = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    usual += f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if pipes.pop('nohup', False) else 'SIG_DFL'})"
+    usual = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{usual}; runpy.run_module('sslbook', run_name='__main__')", *line]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
     return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]

@@ -126,15 +126,6 @@ WATCH = "window.printed = 0; window.print = () => { window.printed += 1; };"
 THEME = "return document.getAnimations().length ? '' : document.documentElement.dataset.theme"
 
 
-def serve(folder: Path) -> Iterator[str]:
-    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *words: None})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
 class Browser:
     """A headless Chromium that remembers what a page asked for and complained about."""
 
@@ -214,7 +205,12 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Where the built book is served."""
-    yield from serve(HTML)
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *words: None})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(HTML)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["at a desk from a folder", "on a phone from a server"])
