@@ -382,6 +382,10 @@ def test_a_statement_that_was_broken_for_phones_is_whole_on_a_desk(
 
 
 SEEN = "return arguments[0].map(id => document.getElementById(id).checkVisibility())"
+AGAIN = """
+document.getElementById(arguments[0]).closest('details').open = false;
+const link = document.createElement('a'); link.href = location.href; document.body.append(link); link.click();
+"""
 BARS = "return [...document.querySelectorAll('.sslbook-proved:has(.sslbook-check)')].map(b => b.querySelector('.sslbook-check').id)"
 
 
@@ -392,6 +396,8 @@ def test_a_link_of_the_ledger_opens_the_bar_that_holds_the_check(browser: Browse
     browser.open(f"{page}#{bars[0]}")  # on load
     assert settles(lambda: browser.js(SEEN, bars), [True, False]) == [True, False]
     browser.js(f"location.hash = '{bars[1]}'")  # on hashchange
+    assert settles(lambda: browser.js(SEEN, bars), [True, True]) == [True, True]
+    browser.js(AGAIN, bars[1])  # the address does not change
     assert settles(lambda: browser.js(SEEN, bars), [True, True]) == [True, True]
 
 
