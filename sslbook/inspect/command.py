@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="sslbook inspect",
         description="What the layers of a trained network hold of their covariance operators, beside controls.",
-        epilog="How long it takes is said first: some hundred passes, forward and back, of images times views a layer.",
+        epilog="It takes some hundred passes, forward and back, of images times views a layer, and tells the time that is left.",
     )
     add, names = parser.add_argument, ", ".join(datasets.NAMES)
     add("checkpoint", type=Path, metavar="RUN", help="a folder of sslbook train, or a checkpoint in it")
