@@ -204,7 +204,7 @@ def test_a_command_that_cannot_be_done(run: Path, capsys: pytest.CaptureFixture)
     (run / "log.csv").touch()
     torch.save(nn.Linear(2, 1).state_dict(), run / "weights.pt")
     for arguments, message in (
-        (["nowhere", "digits"], "there is no checkpoint, and no folder of a run, at"),
+        (["nowhere", "digits"], "there is no checkpoint, and no folder of a run with one, at"),
         (
             [str(run), "digitz"],
             "IMAGES must be a folder of pictures or one of digits, mnist, cifar10, stl10, got digitz",
