@@ -55,52 +55,10 @@ def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The gradient by hand: through the division by the output's length, then down the parts
+# Losses and steps
 
 EPSILON = 1e-4
 """Added to the output's length before the division, as in the released experiments."""
-
-
-def normalize(output: Tensor) -> Tensor:
-    """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
-    return output / (length(output) + EPSILON)
-
-
-def length(output: Tensor) -> Tensor:
-    """Length along the axis of the units, ``(R, 1, B)``."""
-    return output.square().sum(1, keepdim=True).sqrt_()
-
-
-def normalize_backward(output: Tensor, grad: Tensor) -> Tensor:
-    r"""Gradient through :func:`normalize` of an output :math:`o` of length n.
-
-    :math:`(g - \hat o\,(\hat o^\top g)\,n / (n + \epsilon)) / (n + \epsilon)` with :math:`\hat o = o / n`, or 0 for :math:`o = 0`.
-    """
-    n = length(output)
-    scale = n + EPSILON
-    along = (output * grad).sum(1, keepdim=True) / (n.clamp_min(torch.finfo(output.dtype).tiny) * scale)
-    return (grad - output * along) / scale
-
-
-def backward(net: TreeNetwork, seen: Activity, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of all weights and biases, root first, from that of the root's pre-activation ``(R, width, B)``."""
-    weights: list[Tensor] = []
-    biases: list[Tensor] = []
-    above = grad.contiguous()
-    for d, weight in enumerate(net.weights):
-        r, nodes, width, _ = weight.shape
-        g, read = above.view(r * nodes, width, -1), seen.inputs[d].flatten(0, 1)
-        weights.append(torch.bmm(g, read.transpose(1, 2)).view_as(weight))
-        biases.append(g.sum(-1).view(r, nodes, width))
-        if d + 1 < net.depth:
-            down = torch.bmm(weight.flatten(0, 1).transpose(1, 2), g)
-            # the rows of read are the children's units, rectified
-            above = torch.ops.aten.threshold_backward(down, read, 0.0)
-    return weights, biases
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Losses and steps
 
 FORMULAS = ("printed", "released")
 MIXED = ("printed, no logarithm", "released, logarithm")
@@ -138,35 +96,34 @@ class TreeRun:
         return self.epoch_size // self.batch
 
 
-def triplet_gradient(output: Tensor, loss: str, tau: float) -> Tensor:
-    """Gradient of each replica's loss in the normalised outputs ``(R, width, 3B)`` of anchors, positives and negatives."""
+def normalize(output: Tensor) -> Tensor:
+    """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
+    return output / (torch.linalg.vector_norm(output, dim=1, keepdim=True) + EPSILON)
+
+
+def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
+    """Each replica's loss, ``(R,)``, of the normalised outputs ``(R, width, 3B)`` of anchors, positives and negatives."""
     anchor, positive, negative = output.chunk(3, dim=2)
-    to_positive, to_negative = anchor - positive, anchor - negative
-    if loss.startswith("printed"):
-        r_pos, r_neg = (0.5 * d.square().sum(1, keepdim=True) for d in (to_positive, to_negative))
-        share = torch.sigmoid((r_pos - r_neg) / tau)
-        force = (share if loss == "printed" else share * (1 - share)) / (tau * anchor.shape[2])
-    else:
-        p, n = (d.square().mean((1, 2), keepdim=True) for d in (to_positive, to_negative))
-        share = torch.sigmoid((n - p) / tau)
-        slope = share * (1 - share) if loss == "released" else 1 - share
-        force = slope * 2 / (tau * anchor.shape[1] * anchor.shape[2])
-    return torch.cat([force * (to_positive - to_negative), -force * to_positive, force * to_negative], 2)
+    nearer = (anchor - positive).square() - (anchor - negative).square()
+    apart = nearer.sum(1) / 2 if loss.startswith("printed") else nearer.mean((1, 2))[:, None]
+    if loss in ("printed", "released, logarithm"):
+        return torch.nn.functional.softplus(apart / tau).mean(1)
+    return -torch.sigmoid(-apart / tau).mean(1)
 
 
-def gradients(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients in weights and biases; ``leaves`` are those of anchors, positives and negatives, ``(R, leaves, 3B)``."""
-    seen = forward(net, leaves)
-    top = seen.pre[0][:, 0]
-    grad = normalize_backward(top, triplet_gradient(normalize(top), protocol.loss, protocol.tau))
-    return backward(net, seen, grad)
+def gradients(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> list[Tensor]:
+    """Gradients in weights, then biases; ``leaves`` are those of anchors, positives and negatives, ``(R, leaves, 3B)``."""
+    with torch.enable_grad():
+        free = net.each(lambda part: part.detach().requires_grad_())
+        output = normalize(forward(free, leaves).pre[0][:, 0])
+        total = triplet_loss(output, protocol.loss, protocol.tau).sum()
+        return list(torch.autograd.grad(total, (*free.weights, *free.biases)))
 
 
 @torch.no_grad()
 def step(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> None:
     """One step of SGD, in place."""
-    weights, biases = gradients(net, leaves, protocol)
-    for parameter, slope in zip((*net.weights, *net.biases), (*weights, *biases)):
+    for parameter, slope in zip((*net.weights, *net.biases), gradients(net, leaves, protocol), strict=True):
         parameter.sub_(slope, alpha=protocol.rate)
 
 
