@@ -17,7 +17,7 @@ INSTANCES = given(st.integers(0, 10**6), st.sampled_from(BRANCHINGS), st.integer
 
 
 def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
-    """The loss of each replica, ``(R,)``, of normalised outputs ``(R, width, 3B)``: what `triplet_gradient` differentiates."""
+    """The loss of each replica, ``(R,)``, of normalised outputs ``(R, width, 3B)``, from their definitions."""
     anchor, positive, negative = output.chunk(3, dim=2)
     to_positive, to_negative = anchor - positive, anchor - negative
     square = to_positive.square() - to_negative.square()
