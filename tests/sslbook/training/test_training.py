@@ -132,7 +132,6 @@ def test_clean_images_leave_no_trace_in_the_running_statistics() -> None:
         counts = dict(without.named_buffers())
         assert counts["encoder.bn1.num_batches_tracked"].item() == 2
         assert all(buffer.equal(counts[name]) for name, buffer in with_clean.named_buffers())
-        assert out.w1 is not None
         assert out.w1.equal(without.projector(without.encoder(views[2])))
         assert not all(buffer.equal(dict(without.named_buffers())[name]) for name, buffer in with_clean.named_buffers())
         (out.z1 + out.w1).sum().backward()
@@ -149,7 +148,7 @@ def test_first_weights_come_with_fresh_statistics() -> None:
 
 
 def byol(**changes: object) -> Siamese:
-    return build(Networks(**{**SMALL, "predictor": 2, "target": "ema", **changes}), 0)  # type: ignore[arg-type]
+    return build(Networks(**{**SMALL, "predictor": 2, "target": "ema", **changes}), 0)
 
 
 def test_each_output_is_that_of_its_view_and_tower() -> None:
@@ -157,9 +156,6 @@ def test_each_output_is_that_of_its_view_and_tower() -> None:
     siamese, again = (byol(target_init="own").double() for _ in range(2))
     views, clean = (images(6, 8, 1), images(6, 8, 2) * 3), images(6, 8, 3)
     out = siamese(*views, clean)
-    assert again.predictor is not None
-    assert again.target_encoder is not None
-    assert again.target_projector is not None
     for view, z, p, t in zip(views, (out.z1, out.z2), (out.p1, out.p2), (out.t1, out.t2), strict=True):
         assert z.equal(again.projector(again.encoder(view)))
         assert p.equal(again.predictor(z))
@@ -169,14 +165,11 @@ def test_each_output_is_that_of_its_view_and_tower() -> None:
         assert not torch.allclose(one, other, rtol=1e-2), "the two views are told apart"
     together = again.projector(again.encoder(torch.cat(views))).chunk(2)
     assert not torch.allclose(out.z1, together[0], rtol=1e-2)
-    assert out.w1 is not None
     assert out.w1 is out.w2
     assert out.w1.equal(again.projector(again.encoder(clean)))
     assert out.w1.requires_grad is False
     assert siamese(*views).w1 is siamese(*views).w2 is None
     two = siamese(*views, clean, views[0])
-    assert two.w1 is not None
-    assert two.w2 is not None
     assert two.w1.equal(out.w1)
     assert two.w2.equal(out.z1)
 
@@ -207,30 +200,28 @@ def test_no_gradient_reaches_the_target() -> None:
     assert not out.t1.requires_grad
     learning = {id(weights) for weights in siamese.learning()}
     assert learning == {
-        id(w)
-        for part in (siamese.encoder, siamese.projector, siamese.predictor)
-        for w in part.parameters()  # type: ignore[union-attr]
+        id(w) for part in (siamese.encoder, siamese.projector, siamese.predictor) for w in part.parameters()
     }
 
 
 def test_the_target_follows_in_its_parameters_alone() -> None:
     siamese = byol(target_init="own").double()
-    before = [weights.clone() for weights in siamese.target_encoder.parameters()]  # type: ignore[union-attr]
+    before = [weights.clone() for weights in siamese.target_encoder.parameters()]
     siamese(images(6, 8, 1), images(6, 8, 2))
-    statistics = siamese.target_encoder.bn1.running_mean.clone()  # type: ignore[union-attr]
+    statistics = siamese.target_encoder.bn1.running_mean.clone()
     siamese.update_target(0.9)
-    pairs = zip(before, siamese.target_encoder.parameters(), siamese.encoder.parameters(), strict=True)  # type: ignore[union-attr]
+    pairs = zip(before, siamese.target_encoder.parameters(), siamese.encoder.parameters(), strict=True)
     for old, new, followed in pairs:
         assert torch.allclose(new, 0.9 * old + 0.1 * followed, rtol=1e-12, atol=1e-14)
-    assert siamese.target_encoder.bn1.running_mean.equal(statistics)  # type: ignore[union-attr]
+    assert siamese.target_encoder.bn1.running_mean.equal(statistics)
     assert float(statistics.abs().max()) > 0, "the target is in training mode, so its statistics move"
 
 
 def test_a_target_starts_as_a_copy_or_on_its_own() -> None:
     for init, equal in (("copy", True), ("own", False)):
         siamese = byol(target_init=init)
-        assert siamese.encoder.conv1.weight.equal(siamese.target_encoder.conv1.weight) is equal  # type: ignore[union-attr]
-        assert siamese.projector.linears[0].weight.equal(siamese.target_projector.linears[0].weight) is equal  # type: ignore[union-attr, operator]
+        assert siamese.encoder.conv1.weight.equal(siamese.target_encoder.conv1.weight) is equal
+        assert siamese.projector.linears[0].weight.equal(siamese.target_projector.linears[0].weight) is equal
 
 
 def test_first_weights_are_a_function_of_the_seed() -> None:
@@ -246,28 +237,28 @@ def test_first_weights_are_a_function_of_the_seed() -> None:
 
 def test_the_predictor_starts_anew() -> None:
     siamese = byol()
-    first = [linear.weight.clone() for linear in siamese.predictor.linears]  # type: ignore[union-attr, operator]
+    first = [linear.weight.clone() for linear in siamese.predictor.linears]
     siamese.reset_predictor(generator(4))
-    for old, linear in zip(first, siamese.predictor.linears, strict=True):  # type: ignore[union-attr]
+    for old, linear in zip(first, siamese.predictor.linears, strict=True):
         bound = math.sqrt(6 / sum(linear.weight.shape))
         assert not linear.weight.equal(old)
         assert 0.9 * bound < float(linear.weight.detach().abs().max()) <= bound
         assert float(linear.bias.detach().abs().max()) == 0
-    narrow = byol(predictor=1, predictor_range=(0.0, 0.02)).predictor.linears[0]  # type: ignore[union-attr]
+    narrow = byol(predictor=1, predictor_range=(0.0, 0.02)).predictor.linears[0]
     assert float(narrow.weight.detach().min()) >= 0
     assert 0.015 < float(narrow.weight.detach().max()) <= 0.02
 
 
 def test_a_symmetric_predictor() -> None:
     siamese = byol()
-    first, last = (linear.weight.clone() for linear in siamese.predictor.linears)  # type: ignore[union-attr, operator]
+    first, last = (linear.weight.clone() for linear in siamese.predictor.linears)
     siamese.symmetrize_predictor()
-    now = [linear.weight for linear in siamese.predictor.linears]  # type: ignore[union-attr]
+    now = [linear.weight for linear in siamese.predictor.linears]
     assert now[0].equal((first + last.T) / 2)
     assert now[1].equal(now[0].T)
     one = byol(predictor=1)
     one.symmetrize_predictor()
-    weight = one.predictor.linears[0].weight  # type: ignore[union-attr]
+    weight = one.predictor.linears[0].weight
     assert weight.equal(weight.T)
 
 
@@ -304,7 +295,7 @@ BAD = [
 def test_what_cannot_be_built_is_refused() -> None:
     for settings, sentence in BAD:
         with pytest.raises((ValueError, TypeError), match=sentence):
-            Networks(**settings)  # type: ignore[arg-type]
+            Networks(**settings)
 
 
 def test_narrow_networks_are_contiguous_on_a_processor() -> None:

@@ -65,7 +65,6 @@ def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
         checkpoints.save(tmp_path, step, content(step))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000010.pt", "step-000000100.pt"]
     loaded = checkpoints.latest(tmp_path, pytest.fail)
-    assert loaded is not None
     assert loaded["step"] == 100
     assert torch.equal(loaded["model"]["weights"], content(100)["model"]["weights"])
     assert list(checkpoints.kept(tmp_path)) == [10, 100]
@@ -88,7 +87,6 @@ def test_what_is_in_a_checkpoints_place_is_passed_over_by_name(tmp_path: Path) -
         newest.write_bytes(instead)
         said: list[str] = []
         loaded = checkpoints.latest(tmp_path, said.append)
-        assert loaded is not None
         assert loaded["step"] == 1
         assert len(said) == 1
         assert newest.name in said[0]
@@ -108,7 +106,6 @@ def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Pat
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert any(path.name.startswith(".step-000000002") for path in tmp_path.iterdir())
     loaded = checkpoints.latest(tmp_path, pytest.fail)
-    assert loaded is not None
     assert loaded["step"] == 1
     with checkpoints.locked(tmp_path):  # clears away what the dead one left
         assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-000000001.pt"]
@@ -135,7 +132,7 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_is_named_by_its_step(tmp_path: Path) -> None:
     model = torch.nn.Linear(1, 1)
-    state = checkpoints.State(Settings(), model, None, torch.zeros(10), step=37)  # type: ignore[arg-type]
+    state = checkpoints.State(Settings(), model, None, torch.zeros(10), step=37)
     state.losses[8] = torch.nan  # of the epoch before
     state.require_finite(tmp_path)
     state.losses[4] = torch.nan

@@ -102,7 +102,6 @@ def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
 def test_a_signal_to_one_ends_all(whom: str, number: int, status: int, sentence: str, tmp_path: Path) -> None:
     two = of_two(tmp_path, "--epochs=100000")
     try:
-        assert two.stdout is not None
         lines = iter(two.stdout.readline, "")
         assert any("epoch 2 " in line for line in lines)
         begun = psutil.Process(two.pid).children()

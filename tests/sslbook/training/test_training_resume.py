@@ -227,7 +227,6 @@ def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(
     assert not (tmp_path / checkpoints.RESULT).exists()
     assert (tmp_path / checkpoints.DIVERGED).read_text() == "diverged at step 4\n"
     good = checkpoints.latest(tmp_path, pytest.fail)
-    assert good is not None
     assert good["step"] == 3
     assert all(value.isfinite().all() for value in good["model"].values())
     assert go(asked, tmp_path, data, **options).finished

@@ -37,7 +37,7 @@ def test_what_is_not_allowed_gets_a_sentence() -> None:
         with pytest.raises(ValueError, match=sentence):
             with_changes(Settings(), [change])
     with pytest.raises(TypeError, match="epochs must be a whole number, got 'ten'"):
-        Settings(epochs="ten")  # type: ignore[arg-type]
+        Settings(epochs="ten")
 
 
 def test_changes_are_read_as_what_they_are_for() -> None:
