@@ -124,6 +124,7 @@ def test_partials_have_the_right_sum_and_signs(
         torch.testing.assert_close(pair_weight(pairs[1][:, :1], name, **keywords), slope, rtol=1e-12, atol=1e-300)
         weighted = {"r_clean": 0.5 * pairs[1], "temperature": tau, "margin": keywords.get("margin", 0.0)}
         losses += [(loss, 0.0), (partial(exact, weight=name, **weighted), 0.0)]
+    assert partials(lambda r_pos, r_neg: 2 * r_pos, *pairs).neg.eq(0).all(), "a distance that a loss doesn't see"
     for loss, total in losses:
         pos, neg = partials(loss, *pairs)
         size = pos.abs() + neg.abs().sum(-1) + abs(total)
