@@ -1,20 +1,12 @@
-"""Enumerated augmentations: the digits as scikit-learn has them, and every view against independent code."""
+"""Enumerated augmentations: the digits as scikit-learn has them, and a scene of all their views."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
-from scipy import ndimage
 from sklearn.datasets import load_digits
-from torch import Tensor
 
 from sslchapters.enumerated import digits, scene, shifts
-
-
-def pictures(n: int = 3, channels: int = 2, height: int = 5, width: int = 6) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(n, channels, height, width, generator=generator, dtype=torch.float64)
 
 
 def test_digits_are_those_of_scikit_learn():
@@ -39,18 +31,6 @@ def test_a_subset_is_reproducible_nested_and_without_repeats():
     assert torch.equal(everything.labels.bincount(), digits().labels.bincount())
     known = {image.numpy().tobytes(): label for image, label in zip(digits().pixels, digits().labels, strict=True)}
     assert [known[image.numpy().tobytes()] for image in large.pixels] == large.labels.tolist(), "permuted together"
-
-
-@pytest.mark.parametrize("radius", [0, 1, 2])
-def test_shifts_are_those_of_scipy(radius):
-    x = pictures()
-    got = shifts(x, radius)
-    steps = range(-radius, radius + 1)
-    order = [(0, 0)] + [(dy, dx) for dy in steps for dx in steps if (dy, dx) != (0, 0)]
-    assert got.shape == (3, (2 * radius + 1) ** 2, 2, 5, 6)
-    for k, (dy, dx) in enumerate(order):
-        expected = ndimage.shift(x.numpy(), (0, 0, dy, dx), order=0, mode="constant", cval=0.0, prefilter=False)
-        np.testing.assert_array_equal(got[:, k], expected)
 
 
 def test_a_scene_is_centred_and_its_batches_are_different_views_of_different_images():

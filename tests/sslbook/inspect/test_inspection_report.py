@@ -118,11 +118,9 @@ def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> 
 
 
 def test_a_long_inspection_says_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr(measure, "predicted", lambda names, scenes, k: 600.0)
+    monkeypatch.setattr(measure, "LONG", 0.0)
     inspect_network(network(), pictures(), views=2, k=2)
-    assert capsys.readouterr().err.startswith(
-        "3 layers, 12 images x 2 views: about 10 min\nlayer 1 of 3: 0; about 10 min left"
-    )
+    assert capsys.readouterr().err.startswith("layer 2 of 3: 4; about 1 s left\nlayer 3 of 3: 6; about 1 s left\n")
     said: list[tuple[int, int, str]] = []
     inspect_network(network(), pictures(), views=2, k=2, progress=lambda *told: said.append(told))
     assert said == [(0, 3, "0"), (1, 3, "4"), (2, 3, "6"), (3, 3, "")]
@@ -202,7 +200,7 @@ def test_a_command_that_cannot_be_done(run: Path, capsys: pytest.CaptureFixture)
     (run / "log.csv").touch()
     torch.save(nn.Linear(2, 1).state_dict(), run / "weights.pt")
     for arguments, message in (
-        (["nowhere", "digits"], "there is no checkpoint, and no folder of a run, at"),
+        (["nowhere", "digits"], "there is no checkpoint, and no folder of a run with one, at"),
         (
             [str(run), "digitz"],
             "IMAGES must be a folder of pictures or one of digits, mnist, cifar10, stl10, got digitz",

@@ -43,7 +43,7 @@ def test_words_of_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: _check.require_whole("n", 5, least=1, most=4), ValueError, "n must be at least 1 and at most 4, got 5"),
         (lambda: _check.require_whole("n", 1.5), TypeError, "n must be a whole number, got 1.5"),
         (lambda: _check.require_whole("n", 10**30), ValueError, "of 64 bits"),
-        (lambda: _check.require_floating(z=torch.arange(3)), TypeError, "z must .* have a floating dtype, got torch.int64"),
+        (lambda: _check.require_tensor("floating", z=torch.arange(3)), TypeError, "z must .* a floating dtype, got torch.int64"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_named_with_what_can(
