@@ -56,5 +56,4 @@ def test_a_step_asks_the_device_nothing(name: str, monkeypatch: pytest.MonkeyPat
         optimizer.step()
         step.model.update_target(0.9)
     for weight in step.model.learning():
-        assert weight.grad is not None
         assert weight.device == weight.grad.device == META
