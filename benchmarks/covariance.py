@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from benchmarks import Row, seconds
 from sslbook.losses.pairs import half_squared_distance
 from sslbook.networks.small import mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator
-from sslbook.operator.layer import Layer
+from sslbook.operator.layer import layers_of
 from sslchapters.instances import convnet, random_network
 
 ERROR_BAR, RATIO_BAR, RESIDUAL_BAR, SECONDS_BAR, GIB_BAR = 1e-12, 1.3, 1e-6, 60.0, 4.0
@@ -56,36 +57,30 @@ def accuracy(networks: int) -> list[Row]:
         clean, views = population(shape, 4, 3, seed, torch.float64)
         y = net(clean).detach()
         tau = float(half_squared_distance(y[:, None], y[None]).mean()) or 1.0
-        alive = all(bool(f.any(dim=1).all()) for f in (y, net(views.flatten(0, 1))))  # a zero has no direction
+        weighted: dict[str, Any] = {"loss": "info_nce", "clean": clean, "temperature": tau}
         kinds: dict[str, dict[str, Any]] = {
             "simple": {},
             "beta < 0": {"beta": -0.7},
             "beta > 0": {"beta": 0.7},
-            "soft_triplet": {"loss": "soft_triplet", "temperature": tau, "margin": 0.4 * tau, "clean": clean},
-            "info_nce": {"loss": "info_nce", "temperature": tau, "clean": clean},
+            "soft_triplet": {**weighted, "loss": "soft_triplet", "margin": 0.4 * tau},
+            "info_nce": weighted,
         }
-        if alive:
-            kinds["l2"] = {"normalize": True}
-            kinds["l2, info_nce"] = {"loss": "info_nce", "temperature": 0.5, "clean": clean, "normalize": True}
-        for layer, module in net.named_modules():
-            if isinstance(module, Layer):
-                for kind, options in kinds.items():
-                    op = covariance_operator(net, layer, views, **options)
-                    errors.setdefault(kind, []).append(product_error(op))
-                errors.setdefault("intra", []).append(product_error(intra_operator(net, layer, views)))
+        if all(bool(f.any(dim=1).all()) for f in (y, net(views.flatten(0, 1)))):  # a zero has no direction
+            kinds |= {"l2": {"normalize": True}, "l2, info_nce": {**weighted, "temperature": 0.5, "normalize": True}}
+        for layer in layers_of(net):
+            for kind, options in kinds.items():
+                errors.setdefault(kind, []).append(product_error(covariance_operator(net, layer, views, **options)))
+            errors.setdefault("intra", []).append(product_error(intra_operator(net, layer, views)))
     part = f"relative error of matrix-free products, {networks} networks, {len(errors['simple'])} layers"
     # unlike Python's, torch's maximum of anything and NaN is NaN
     return [Row(part, kind, float(torch.tensor(found).max()), bar=ERROR_BAR) for kind, found in errors.items()]
 
 
 def product_error(op: CovarianceOperator) -> float:
-    r"""Largest relative error of :math:`OP v` and :math:`OP^T v` against the dense matrix, in the operator's norm."""
-    dense = op.dense()
-    scale = torch.linalg.matrix_norm(dense)
-    forward = (op.matmat(torch.eye(op.shape[0], dtype=op.dtype)) - dense).norm() / scale
-    probe = torch.randn(op.shape[0], generator=torch.Generator().manual_seed(0), dtype=op.dtype)
-    transposed = (op.matmat(probe[:, None], transposed=True)[:, 0] - dense.T @ probe).norm() / (scale * probe.norm())
-    return float(torch.maximum(forward, transposed))
+    r"""Largest error of :math:`OP` and :math:`OP^T` against the dense matrix, relative to its norm."""
+    dense, eye = op.dense(), torch.eye(op.shape[0], dtype=op.dtype)
+    gaps = torch.stack([(op.matmat(eye) - dense).norm(), (op.matmat(eye, transposed=True) - dense.T).norm()])
+    return float(gaps.max() / dense.norm())
 
 
 # -- 2: one application -------------------------------------------------------------------------------------------------
@@ -96,31 +91,25 @@ def applications(*, quick: bool = False) -> list[Row]:
 
     The median of ratios measured in turns, so that a busy machine slows both alike.
     """
+    side = 8 if quick else 32
+    widths = (32, 32, 8) if quick else (512, 512, 512, 512, 128)
+    conv = convnet((3, 4, 4) if quick else (3, 32, 64, 64), side, 4 * side).float()
+    samples = (8, 4) if quick else (256, 16)
     rows = []
-    for name, widths, channels, (samples, count) in (
-        ("MLP", (32, 32, 8) if quick else (512, 512, 512, 512, 128), (), (8, 2) if quick else (256, 4)),
-        ("conv", (), (3, 4, 4) if quick else (3, 32, 64, 64), (4, 2) if quick else (16, 4)),
+    for name, net, shape, count in (
+        ("MLP", mlp(widths, dtype=torch.float32), widths[:1], samples[0]),
+        ("conv", conv, (3, side, side), samples[1]),
     ):
-        side = 8 if quick else 32
-        net = mlp(widths, dtype=torch.float32) if widths else convnet(channels, side, 4 * side).float()
-        shape = (widths[0],) if widths else (3, side, side)
-        _, views = population(shape, samples, count, 0, torch.float32)
-        part = f"one application / (forward + backward), {name}, {samples} samples x {count} views"
+        _, views = population(shape, count, 4, 0, torch.float32)
 
         def step(net: nn.Module = net, views: Tensor = views) -> None:
             net.zero_grad()
             net(views.flatten(0, 1)).square().mean().backward()
 
-        for layer, module in net.named_modules():
-            if not isinstance(module, Layer):
-                continue
-            op = covariance_operator(net, layer, views)
-            direction = torch.randn(module.weight.shape, generator=torch.Generator().manual_seed(0))
-
-            def apply(op: CovarianceOperator = op, direction: Tensor = direction) -> None:
-                op.apply(direction)
-
+        for layer, module in layers_of(net).items():
+            apply = partial(covariance_operator(net, layer, views).apply, torch.ones_like(module.weight))
             ratios = [seconds(apply, 0.05) / seconds(step, 0.05) for _ in range(3 if quick else 15)]
+            part = f"one application / (forward + backward), {name}, {count} samples x 4 views"
             label = f"layer {layer}, {module.weight.numel():,} weights"
             rows.append(Row(part, label, statistics.median(ratios), bar=None if quick else RATIO_BAR))
     return rows

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -57,9 +58,7 @@ STEPS = (
     Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 930, _runs("A-Tab2", SIMCLR, 1)),
     Step("chapters", "all chapters at the papers' size", 600, ("sslbook execute --scale paper --device cuda",)),
     Step("tables", "two tables of the theory", 120, ("sslbook table A-Tab6 --run", "sslbook table C-Tab1 --run")),
-    Step(
-        "byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", BYOL["B-Tab3"][::-1], 1)
-    ),
+    Step("byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs(RECORDS[1], BYOL["B-Tab3"][::-1], 1)),
     Step("operator", "the operator of such a run's layers", 100, ("sslbook record training-operator-full",)),
     Step("simclr-more", "A-Tab2 on CIFAR-10, four more seeds", 3600, _runs("A-Tab2", SIMCLR, 2, 3, 4, 5)),
 )
@@ -72,8 +71,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=positive, default=25, metavar="M", help="how long (default: 25)")
     parser.add_argument("--plan", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument("--merge", type=Path, metavar="ZIP", help="bring the records of results.zip into data/results")
-    names = [step.name for step in STEPS]
-    parser.add_argument("--only", nargs="+", choices=names, metavar="STEP", help="these steps alone, even if done")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=[step.name for step in STEPS],
+        metavar="STEP",
+        help="these steps alone, even if done",
+    )
     options = parser.parse_args(arguments)
     ends = time.monotonic() + 60 * options.minutes
     if options.merge is not None:
@@ -113,22 +117,16 @@ def work_through(steps: Sequence[Step], ends: float, folder: Path, *, again: boo
                 print(f"$ {command}", file=out, flush=True)
                 limit = ["timeout", "--foreground", f"--kill-after={GRACE}", str(max(ends - time.monotonic(), 0.1))]
                 line = [*limit, sys.executable, "-m", *shlex.split(command)]
-                done = subprocess.run(
-                    line, cwd=SOURCE.parent, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
-                )
-                status = status or done.returncode
-                if done.returncode not in (0, 1):  # late, or such as no images: nor could the rest be done
-                    status = done.returncode
+                streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
+                ended = subprocess.run(line, cwd=SOURCE.parent, **streams).returncode
+                status = ended or status
+                if ended not in (0, 1):  # late, or such as no images: nor could the rest be done
                     break
         if status in (0, 1):
             part.replace(log)
         bad |= status not in (0, *LATE)
-        how = (
-            "done"
-            if not status
-            else "stopped by the clock"
-            if status in LATE
-            else f"exit status {status}, see {folder}"
+        how = {0: "done", **dict.fromkeys(LATE, "stopped by the clock")}.get(
+            status, f"exit status {status}, see {folder}"
         )
         print(f"{step.name}: {how}, in {time.monotonic() - begun:.0f} s", flush=True)
         files = [*folder.glob("*.log"), *(results_folder() / f"{name}.json" for name in RECORDS)]

@@ -11,7 +11,6 @@ import functools
 import html
 
 from docutils import nodes
-from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from sslchapters import plots, world
@@ -66,8 +65,3 @@ class Canvas(SphinxDirective):
         found = nodes.raw("", canvas(self.arguments[0]), format="html")
         self.set_source_info(found)
         return [found]
-
-
-def connect(app: Sphinx) -> None:
-    """Offer the directive."""
-    app.add_directive("canvas", Canvas)

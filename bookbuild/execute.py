@@ -29,7 +29,7 @@ from nbformat import NotebookNode
 from bookbuild import kernel
 from bookbuild.kernel import KEYED, Failure, environment
 from bookbuild.layout import PACKAGES, Book, Chapter, Setting, code_cells, number_cells, tags
-from sslbook._files import atomic
+from sslbook._files import write_text
 from sslbook._machine import cores, end_with_parent
 from sslchapters.data_files import read_text
 from sslchapters.values import RECORD_KEY
@@ -105,7 +105,7 @@ def execute(
             outcomes[chapter.name] = Outcome(chapter.name, "cached")
         else:
             say(f"kept     {chapter.name} ({setting.scale}): only the prose changed; outputs kept")
-            _write(_with_prose(nbformat.read(job.target, as_version=4), chapter), job.target)
+            write_text(job.target, nbformat.writes(_with_prose(nbformat.read(job.target, as_version=4), chapter)))
             outcomes[chapter.name] = Outcome(chapter.name, "prose")
     if todo:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -225,13 +225,7 @@ def _keep(job: _Job, result: NotebookNode, reports: Sequence[str], seconds: floa
         "device": job.setting.device,
         "seconds": round(seconds, 2),
     }
-    _write(result, job.target)
-
-
-def _write(notebook: NotebookNode, target: Path) -> None:
-    """Write a notebook so that readers see the old file or the new one, never half of it."""
-    with atomic(target) as path:
-        nbformat.write(notebook, path)
+    write_text(job.target, nbformat.writes(result))
 
 
 # --- what a chapter's numbers depend on, and a mark of what the pages are made of --------------------------------------

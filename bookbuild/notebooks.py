@@ -30,38 +30,11 @@ from sslchapters.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY, ROLES, glue
 
 NOTEBOOKS = "notebooks"
 """The folder of the built book that holds them."""
-_INSTALL = """\
-# Run this first: where the book's library is missing, it installs it.
-try:
-    from sslchapters import sum_up, this_run
-    import seaborn, sklearn
-except ImportError:
-    print("Installing sslbook, once …")
-    %pip install --quiet "{requirement}" scikit-learn seaborn
-    from sslchapters import sum_up, this_run
-"""
-_ASK = """\
-# Run this first: where the book's library is missing, it says how to get it.
-try:
-    from sslchapters import sum_up, this_run
-    import seaborn, sklearn
-except ImportError as missing:
-    how = "run %pip install 'PATH[notebooks]', where PATH is a checkout of the book, then restart the kernel"
-    raise ImportError(f"this notebook needs the book's library ({missing}): {how}") from None
-"""
 STRICT = "\nstrict = False  # True: a number that is off by more than it may be is an error, at the end"
 BESIDE, SUM = "this run's numbers beside those above", "what this run has otherwise, and how many exercises are done"
 MOVES = "*Run the cells below: the last of them shows this picture with the slider that moves it.*"
 TESTS_SOLUTION = "tests-solution"
 """The tag of a cell by which the book tests a solution of its own; it is none of a reader's."""
-REQUIRED = """{}
-ipykernel>=6.29,<7.3  # 7.4 prints a warning whenever a kernel starts
-ipywidgets>=8.1,<9
-jupyterlab>=4.2,<5
-scikit-learn>=1.4,<2
-seaborn>=0.13.2,<0.14
-"""
-"""What the notebooks need, as pip reads it."""
 KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -113,7 +86,7 @@ class _Writer:
 
     def __init__(self, name: str, executed: NotebookNode, requirement: str) -> None:
         self.name, self.executed = name, executed
-        self.first = (_INSTALL.format(requirement=requirement) if requirement else _ASK).rstrip()
+        self.first = _asset("install" if requirement else "ask").replace("{requirement}", requirement).rstrip()
         self.cells: list[NotebookNode] = []
         own = {cell.id for cell in code_cells(executed)}
         self.waiting = [i for i, cell in enumerate(executed.cells) if cell.id in own]
@@ -194,6 +167,11 @@ class _Writer:
             self.beside = []
 
 
+def _asset(name: str) -> str:
+    """The first cell of a notebook, which installs the library or asks for it, or what all notebooks need, as pip reads it."""
+    return (Path(__file__).parent / f"assets/notebooks/{name}.txt").read_text(encoding="utf-8")
+
+
 def _folded(cell: NotebookNode) -> NotebookNode:
     """Close the source: in JupyterLab and Notebook 7 by the first key, in Colab by the second."""
     cell.metadata["jupyter"] = {"source_hidden": True}
@@ -267,7 +245,7 @@ def copy_notebooks(book: Book, folder: Path) -> tuple[list[Path], list[Path]]:
     folder.mkdir(parents=True, exist_ok=True)
     requirement = Repository.read(book.root).requirement
     by_hand = "# sslbook itself: pip install 'PATH[notebooks]', of a checkout of the book"
-    needed, there = REQUIRED.format(requirement or by_hand), folder / "requirements.txt"
+    needed, there = _asset("requirements").replace("{}", requirement or by_hand), folder / "requirements.txt"
     copies, kept = [folder / path.name for path in built], []
     if there.exists() and read_text(there) != needed:
         kept.append(there)

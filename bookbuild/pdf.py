@@ -33,19 +33,6 @@ from sslchapters.data_files import read_yaml
 SECONDS = 300
 """The longest that Chromium may take for one page."""
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_FRONT = """@page { size: A4; margin: 16mm 20mm 18mm } @page :first { margin: 0 }
-body { font-family: 'DejaVu Sans', sans-serif; color: #222; margin: 0 }
-.cover { height: 290mm; break-after: page; text-align: center }
-.cover h1 { font-size: 34pt; padding-top: 75mm; color: #0a5f94; margin: 0 20mm }
-.cover p { font-size: 14pt; margin: 8mm 25mm } .cover img { width: 120mm; margin-top: 12mm }
-h2 { font-size: 11pt; color: #5b6270; margin: 5mm 0 1mm; break-after: avoid }
-p { margin: 0; font-size: 9pt; line-height: 1.35 } p.section a { padding-left: 6mm; color: #444 }
-p.chapter { font-weight: bold; margin-top: 1.6mm; break-after: avoid }
-p.section b { font-weight: normal }
-a { color: #222; text-decoration: none; display: flex; justify-content: space-between; gap: 4mm }"""
-_SHEETS = """@page { size: A4; margin: 0 } body { margin: 0; font: 9pt 'DejaVu Sans', sans-serif; color: #555 }
-div { height: 296mm; break-after: page; position: relative }
-span { position: absolute; bottom: 8mm; width: 100%; text-align: center }"""
 
 
 @dataclass(frozen=True)
@@ -107,11 +94,11 @@ def write_pdf(book: Book, target: Path, say: Callable[[str], None] = print) -> P
             f'<img src="{(ASSETS / "static/sslbook/logo.svg").as_uri()}" alt=""><p>{html.escape(author)}</p></div>'
         )
         listed = contents(printed, read_yaml(book.root / "_toc.yml", dict))
-        front = _page(browser, work / "front.html", f"<style>{_FRONT}</style>{cover}<h1>Contents</h1>{listed}")
+        front = _page(browser, work / "front.html", f"{cover}<h1>Contents</h1>{listed}")
         writer = join(front, printed)
         numbered = writer.pages[len(front.pages) :]
         numbers = "".join(f"<div><span>{i + 1}</span></div>" for i in range(len(numbered)))
-        sheets = _page(browser, work / "numbers.html", f"<style>{_SHEETS}</style>{numbers}")
+        sheets = _page(browser, work / "numbers.html", numbers)
         for page, sheet in zip(numbered, sheets.pages, strict=False):
             page.merge_page(sheet)
             page.compress_content_streams()  # merging unpacked them
@@ -176,8 +163,10 @@ def join(front: PdfReader, printed: Sequence[Printed]) -> PdfWriter:
 
 
 def _page(browser: str, source: Path, body: str) -> PdfReader:
-    """Print a page of ours: the cover with the contents, or the sheets with page numbers."""
-    source.write_text(f'<!DOCTYPE html><html lang="en"><meta charset="utf-8">{body}</html>', encoding="utf-8")
+    """Print a page of ours, with its style of `assets/pdf`: the cover with the contents, or the sheets with page numbers."""
+    style = (ASSETS / "pdf" / source.with_suffix(".css").name).read_text(encoding="utf-8")
+    head = f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><style>{style}</style>'
+    source.write_text(f"{head}{body}</html>", encoding="utf-8")
     return PdfReader(_print(browser, source, source.with_suffix(".pdf")))
 
 

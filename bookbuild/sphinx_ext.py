@@ -80,7 +80,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", _annotate)
     app.connect("missing-reference", _resolve)
     cells.connect(app)
-    canvas.connect(app)
+    app.add_directive("canvas", canvas.Canvas)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
     app.add_role("ran", Ran())

@@ -118,29 +118,22 @@ def require_whole(argument: str, given: object, **bounds: int) -> int:
     return int(require_number(argument, given, **bounds))
 
 
-def require_floating(**tensors: Tensor) -> None:
-    """Raise TypeError, which names the argument, unless each is a torch tensor of a floating dtype.
+def require_tensor(kind: str, **tensors: Tensor) -> None:
+    """Raise TypeError, which names the argument, unless each is a torch tensor of a ``"floating"`` or an ``"integer"`` dtype.
 
-    Integers would be divided and rooted without a word, and NumPy's arrays fail later, where nobody knows their name.
+    Integers would be divided and rooted without a word; booleans, which would be a mask, and floating numbers can't be classes;
+    NumPy's arrays fail later, where nobody knows their name.
     """
     import torch  # seconds, which a list of options does not need
 
     for argument, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise TypeError(f"{argument} must be a torch tensor and have a floating dtype, got {kind}")
-
-
-def require_classes(argument: str, classes: Tensor) -> None:
-    """Raise TypeError unless these are a torch tensor of an integer dtype: the classes of images, by number.
-
-    Booleans, which would be a mask, and floating or complex numbers can't be indices.
-    """
-    import torch  # seconds, which a list of options does not need
-
-    kind = classes.dtype if isinstance(classes, torch.Tensor) else type(classes).__name__
-    if isinstance(kind, str) or kind == torch.bool or kind.is_floating_point or kind.is_complex:
-        raise TypeError(f"{argument} must be a torch tensor and have an integer dtype, got {kind}")
+        given = isinstance(tensor, torch.Tensor)
+        floating = given and tensor.is_floating_point()
+        whole = given and not (floating or tensor.is_complex() or tensor.dtype == torch.bool)
+        if not (floating if kind == "floating" else whole):
+            words = f"{'a' if kind == 'floating' else 'an'} {kind} dtype"
+            got = tensor.dtype if given else type(tensor).__name__
+            raise TypeError(f"{argument} must be a torch tensor and have {words}, got {got}")
 
 
 def positive(text: str) -> int:

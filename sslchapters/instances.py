@@ -84,6 +84,18 @@ def random_network(seed: int, kinds: Sequence[str] = KINDS, outputs: int = 3) ->
     return mlp((*widths, outputs), kind, seed=seed, power=pick(2, 3)), (widths[0],)
 
 
+def all_tuples(samples: int, views: int, negatives: int = 1, *, distinct: bool = False) -> Tensor:
+    """Every tuple, ``(N V V (N V)^H, 2 + H)``: where among the ``N V`` views anchor, positive and negatives lie.
+
+    distinct: without negatives of the anchor's own sample.
+    """
+    axes = [torch.arange(samples), torch.arange(views), torch.arange(views)]
+    grid = torch.cartesian_prod(*axes, *[torch.arange(samples * views)] * negatives)
+    if distinct:
+        grid = grid[(grid[:, 3:] // views != grid[:, :1]).all(1)]
+    return torch.cat([views * grid[:, :1] + grid[:, 1:3], grid[:, 3:]], 1)
+
+
 def in_weight(net: nn.Module, layer: str) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
     """A network as a function of one layer's weight and of inputs, outputs ``(B, n_L)``, and that weight; all else is constant."""
     key = f"{layer}.weight".lstrip(".")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
 import os
+import runpy
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from bookbuild import noise
 from bookbuild.layout import PACKAGES, SOURCE, Book, find_book
+from sslbook import cli
 from sslchapters.values import Number
 
 # How long an example takes says what else the machine has to do, not whether the example is right.
@@ -36,10 +35,7 @@ def pytest_configure() -> None:
     os.environ[OUTSIDE] = log  # one for each process of pytest
     paths = [str(OFFLINE.parent), str(SOURCE), os.environ.get("PYTHONPATH")]  # and this checkout, not another's
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    spec = importlib.util.spec_from_file_location("sslbook_tests_offline", OFFLINE)
-    assert spec is not None
-    assert spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    runpy.run_path(str(OFFLINE))
 
 
 def pytest_unconfigure() -> None:
@@ -58,33 +54,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="the book is not built: make book"))
 
 
-@contextlib.contextmanager
-def _offline(item: pytest.Item) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def offline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail a test that asked another machine for something, even if it went on without an answer."""
     log = Path(os.environ[OUTSIDE])
     before = log.stat().st_size
-    if item.get_closest_marker("registry"):
-        del os.environ[OUTSIDE]
-    try:
-        yield
-    finally:
-        os.environ[OUTSIDE] = str(log)
+    if request.node.get_closest_marker("registry"):
+        monkeypatch.delenv(OUTSIDE)
+    yield
     if asked := log.read_bytes()[before:].decode():
         pytest.fail(f"tests run without the network, and this one went outside:\n{asked}", pytrace=False)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Hold what a test's fixtures do to this machine."""
-    with _offline(item):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Hold what a test does to this machine."""
-    with _offline(item):
-        return (yield)
 
 
 HEADER = """---
@@ -135,12 +114,6 @@ def write_book(tmp_path: Path) -> WriteBook:
     return lambda **arguments: make_book(tmp_path, **arguments)
 
 
-@pytest.fixture(scope="session")
-def write_book_at() -> WriteBook:
-    """`make_book`, for fixtures that live longer than a test."""
-    return make_book
-
-
 def number(name: str = "x", value: float = 1.0, **rest: Any) -> Number:
     """As a chapter gives it."""
     fixed = {"id": "A-Thm1", "chapter": "good", "scale": "quick", "seed": 0, "device": "cpu", "device_name": "a CPU"}
@@ -160,16 +133,18 @@ def store(book: Book, chapter: str, *given: Number, scale: str = "quick", **reco
     (book.executed(scale) / f"{chapter}.ipynb").write_text(notebook)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As the worker processes have it: several threads share a product by how many replicas there are, which rounds otherwise.
+Told = Callable[[list[str]], str]
 
-    120 steps make a millionfold of it: 1e-10 in float64, 0.01 in float32, seen with two threads.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """What a command that succeeds prints."""
+
+    def run(line: list[str]) -> str:
+        assert cli.main(line) == 0
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -183,6 +158,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = (folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder) / "reader"
     with FileLock(f"{folder}.lock"):
         if not (folder / "ready").exists():
-            reader_cases.make(book, folder)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delenv(OUTSIDE)
+                reader_cases.make(book, folder)
             (folder / "ready").touch()
     return folder / "bin/python"

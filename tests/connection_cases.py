@@ -87,23 +87,15 @@ NETS: dict[str, tuple[Make, tuple[int, ...]]] = {
         ),
         (2, 7, 8),
     ),
-    "conv2d, same, dilated": (
+    "conv2d of every padding": (
         lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 3, padding="same", dilation=2),
+            nn.Conv2d(2, 3, 3, padding="same", dilation=2),
             nn.Tanh(),
-            nn.Conv2d(3, 2, (3, 1), padding="same"),
+            nn.Conv2d(3, 2, 3, padding=1, padding_mode="circular"),
+            nn.ReLU(),
+            nn.Conv2d(2, 2, (3, 1), padding="same", padding_mode="reflect"),
             nn.Tanh(),
             nn.Conv2d(2, 2, 3, padding=2, dilation=2),
-            nn.Flatten(),
-        ),
-        (1, 5, 5),
-    ),
-    "conv2d, circular and reflected": (
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"),
-            nn.ReLU(),
-            nn.Conv2d(3, 2, 3, padding="same", padding_mode="reflect"),
-            nn.ReLU(),
             nn.Flatten(),
             nn.Linear(50, 2),
         ),

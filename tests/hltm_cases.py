@@ -1,23 +1,19 @@
-"""Latent trees and networks of many shapes, and their losses and correlations as they are defined."""
+"""Latent trees of many shapes, and the losses and correlations of networks as they are defined."""
 
 from __future__ import annotations
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree, random_categorical
 from sslchapters.hltm import theory
 
 SHAPES = [((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 1)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (3,)), ((3, 3, 3), (2, 2))]
 BRANCHINGS = [(2, 2, 2), (3, 2), (2,), (1, 3, 2), (2, 2)]
-INSTANCES = given(st.integers(0, 10**6), st.sampled_from(BRANCHINGS), st.integers(1, 5))
 
 
 def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
-    """The loss of each replica, ``(R,)``, of normalised outputs ``(R, width, 3B)``: what `triplet_gradient` differentiates."""
+    """The loss of each replica, ``(R,)``, of normalised outputs ``(R, width, 3B)``, from their definitions."""
     anchor, positive, negative = output.chunk(3, dim=2)
     to_positive, to_negative = anchor - positive, anchor - negative
     square = to_positive.square() - to_negative.square()
@@ -34,13 +30,6 @@ def constructed(kind: str, seeds: list[int], shape: int) -> LatentTree:
     if kind == "regularized":
         return theory.random_regularized(seeds, values, branching)
     return theory.random_symmetric(seeds, 1 + shape % 3, -0.5)
-
-
-def instance(seed: int, branching: tuple[int, ...], width: int, batch: int = 9) -> tuple[TreeNetwork, Tensor]:
-    net = initial_network([seed, seed + 1], branching, width, dtype=torch.float64)
-    leaves = int(torch.tensor(branching).prod())
-    x = torch.rand(2, leaves, batch, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return net, x.round()
 
 
 def correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:

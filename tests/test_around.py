@@ -78,7 +78,7 @@ def pretrained(g: Given) -> Tensor:
     return net[2].weight.detach()
 
 
-OPERATOR = (lambda op, w: op.apply(w), lambda op, w: op.apply_transpose(w), lambda op, w: op.to_scipy() @ np.ones(36), *(
+OPERATOR = (lambda op, w: op.apply(w), lambda op, w: op.to_scipy() @ np.ones(36), *(
     lambda op, w, name=name: getattr(op, name)() for name in ("exact_update", "euler_gap", "trace", "dense", "bottom_eigenpairs")),
     lambda op, w: op.top_eigenpairs(2).values)  # fmt: skip
 PLANTED = torch.rand(32, 16, generator=torch.Generator().manual_seed(0))

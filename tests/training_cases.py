@@ -1,10 +1,13 @@
-"""What tests of runs and of tables share: a run that costs nothing, and one that is done."""
+"""What tests of runs and of tables share: a run that costs nothing, one that is done, and patience."""
 
 from __future__ import annotations
 
 import csv
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sslbook.training.presets.papers import Run
 from sslbook.training.run import checkpoints
@@ -30,3 +33,12 @@ def _number(text: str) -> float | int | None:
     if not text:
         return None
     return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def until(there: Callable[[], Any]) -> Any:
+    """What is there at last."""
+    end = time.monotonic() + 300
+    while not (found := there()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+    return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import itertools
 import json
 import re
 import symtable
@@ -183,6 +182,7 @@ def claims(page: Page) -> Found:
 
 CLOSING = ["What else is known", "In practice", "Exercises", "Takeaways"]
 KINDS_OF_EXERCISE = ("Warm-up", "Implementation", "Proof", "Find the error", "Prediction", "Project")
+TITLE = re.compile(rf"({'|'.join(KINDS_OF_EXERCISE)}) · [^★]+ ★{{1,3}}")
 LONGEST, MINUTES, SLIDERS = 20, 60, 2
 # A stub and the check in cells that a reader sees, a folded hint, a folded solution; behind it the proof that both can be had.
 # An exercise that asks for a number has a box instead, which refuses wrong numbers when the page is executed.
@@ -201,26 +201,16 @@ ASKED = re.compile(
 
 
 def cells(page: Page) -> Found:
-    """Cells are short, figures have a caption and an alternative text, exercises can be worked in, fences are fences."""
+    """Cells are short, figures have a caption and an alternative text, fences are fences."""
     for fence in re.finditer(r"^`{3,}\{[\w:-]+\}[^\n`]*`", page.text, re.M):
         yield page.line(fence[0]), "a backtick in the first line of a fence, which is no fence then"
     for line, head, source in page.cells:
         code = re.sub(r"^(?:from .+ )?import (?:\([^)]*\)|.*)\n", "", source, flags=re.M)
-        if len(code.splitlines()) > LONGEST and not re.search(
-            r"hide-cell|hide-input|remove-", head
-        ):  # a bar folds what is long
+        folded = re.search(r"hide-cell|hide-input|remove-", head)
+        if len(code.splitlines()) > LONGEST and not folded:
             yield line, f"a cell of {len(code.splitlines())} lines"
         if "mystnb:" in head and "figure:" in head and not ("caption:" in head and "alt:" in head):
             yield line, "a figure without a caption or an alternative text"
-    for part in re.split(r"^```\{exercise\}", page.text, flags=re.M)[1:]:
-        exercise, title = IN_ORDER.search(part), part.partition("\n")[0].strip()
-        if not exercise and not ASKED.search(part):
-            yield (
-                page.line(part),
-                f"an exercise lacks its stub or box, hint, solution, or the cell that tests it: {title}",
-            )
-        elif exercise and re.search(r"\b(claim|measure)\(|\bassert\b", exercise["solution"]):
-            yield page.line(part), f"its solution claims or asserts: {title}"
 
 
 def teaching(page: Page) -> Found:
@@ -246,32 +236,32 @@ def teaching(page: Page) -> Found:
 
 
 def exercises(page: Page) -> Found:
-    """A chapter's exercises: of every kind, with stars, refusing two wrong answers, each working without the others' cells."""
-    if page.path.stem not in CHAPTERS or "## Exercises" not in page.text:
+    """Exercises can be worked in; a chapter has one of every kind, with stars, two wrong answers, and without others' cells."""
+    parts = re.findall(r"^```\{exercise\}.*?(?=^```\{exercise\}|^## |\Z)", page.text, re.M | re.S)
+    if not parts:
         return
-    starts = [match.start() for match in re.finditer(r"^```\{exercise\}|^## ", page.text, flags=re.M)] + [
-        len(page.text)
-    ]
-    parts = [page.text[i:j] for i, j in itertools.pairwise(starts) if page.text.startswith("```{exercise}", i)]
-    titles = [part.partition("\n")[0].removeprefix("```{exercise} ") for part in parts]
-    if missing := [kind for kind in KINDS_OF_EXERCISE if not any(title.startswith(f"{kind} · ") for title in titles)]:
+    chapter, titles = (
+        page.path.stem in CHAPTERS,
+        [part.partition("\n")[0].removeprefix("```{exercise} ") for part in parts],
+    )
+    missing = [kind for kind in KINDS_OF_EXERCISE if not any(title.startswith(f"{kind} · ") for title in titles)]
+    if chapter and missing:
         yield page.line("## Exercises"), f"no exercise of the kinds {', '.join(missing)}"
     made, used = zip(*map(_names, parts), strict=True)
     before = _names(page.text.partition("\n## Exercises")[0])[0]
     for place, (part, title) in enumerate(zip(parts, titles, strict=True)):
-        if not re.fullmatch(rf"({'|'.join(KINDS_OF_EXERCISE)}) · [^★]+ ★{{1,3}}", title):
-            yield (
-                page.line(part),
-                f"an exercise's title is a kind, words and one to three stars, such as “Proof · All is lost ★★”: {title}",
-            )
-        if part.count("assert not check(") < 2 and not ASKED.search(part):
-            yield page.line(part), f"fewer than two wrong answers are rejected: {title}"
-        others = set().union(*made[:place], *made[place + 1 :]) - made[place] - before
-        if borrowed := used[place] & others:
-            yield (
-                page.line(part),
-                f"its cells need those of another exercise, for {', '.join(sorted(borrowed))}: {title}",
-            )
+        line, worked, boxed = page.line(part), IN_ORDER.search(part), ASKED.search(part)
+        if not (worked or boxed):
+            yield line, f"an exercise lacks its stub or box, hint, solution, or the cell that tests it: {title}"
+        if worked and re.search(r"\b(claim|measure)\(|\bassert\b", worked["solution"]):
+            yield line, f"its solution claims or asserts: {title}"
+        if chapter and not TITLE.fullmatch(title):
+            yield line, f"its title must be a kind, words and one to three stars, as “Proof · All is lost ★★”: {title}"
+        if chapter and not boxed and part.count("assert not check(") < 2:
+            yield line, f"fewer than two wrong answers are rejected: {title}"
+        borrowed = used[place] & (set().union(*made[:place], *made[place + 1 :]) - made[place] - before)
+        if chapter and borrowed:
+            yield line, f"its cells need those of another exercise, for {', '.join(sorted(borrowed))}: {title}"
 
 
 def _names(text: str) -> tuple[set[str], set[str]]:

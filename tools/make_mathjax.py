@@ -28,29 +28,18 @@ COMPONENTS = (
 )
 
 
-def join(package: Path) -> str:
-    """The joined script, from the unpacked npm package."""
-    version = json.loads((package / "package.json").read_text(encoding="utf-8"))["version"]
-    if version != VERSION:
-        raise ValueError(f"package: got MathJax {version}; {VERSION} is needed")
+def main(package: Path) -> None:
+    """Join the script from the unpacked npm package."""
+    if (found := json.loads((package / "package.json").read_text(encoding="utf-8"))["version"]) != VERSION:
+        sys.exit(f"package: got MathJax {found}; {VERSION} is needed")
     names = [name.replace("input/tex/extensions/", "[tex]/") for name in ("loader", "startup", *COMPONENTS)]
-    parts = [
-        f"/* MathJax {VERSION}, Apache License 2.0: see mathjax.LICENSE.txt. Joined by tools/make_mathjax.py. */",
-        (package / "es5/startup.js").read_text(encoding="utf-8"),
-        f"MathJax.loader.preLoad({', '.join(map(json.dumps, names))});",
-        *((package / f"es5/{name}.js").read_text(encoding="utf-8") for name in COMPONENTS),
-    ]
-    return "\n".join(part.rstrip("\n") for part in parts) + "\n"
-
-
-def main() -> None:
-    package = Path(sys.argv[1])
+    startup, *parts = ((package / f"es5/{name}.js").read_text(encoding="utf-8") for name in ("startup", *COMPONENTS))
+    head = f"/* MathJax {VERSION}, Apache License 2.0: see mathjax.LICENSE.txt. Joined by tools/make_mathjax.py. */"
+    lines = [head, startup, f"MathJax.loader.preLoad({', '.join(map(json.dumps, names))});", *parts]
     target = Path(__file__).parents[1] / "bookbuild/assets/static/sslbook"
-    (target / "mathjax.js").write_text(join(package), encoding="utf-8")
+    (target / "mathjax.js").write_text("\n".join(line.rstrip("\n") for line in lines) + "\n", encoding="utf-8")
     (target / "mathjax.LICENSE.txt").write_bytes((package / "LICENSE").read_bytes())
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    main()
+    main(Path(sys.argv[1])) if sys.argv[1:] else sys.exit(__doc__)

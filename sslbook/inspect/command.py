@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="sslbook inspect",
         description="What the layers of a trained network hold of their covariance operators, beside controls.",
-        epilog="How long it takes is said first: some hundred passes, forward and back, of images times views a layer.",
+        epilog="It takes some hundred passes, forward and back, of images times views a layer, and tells the time that is left.",
     )
     add, names = parser.add_argument, ", ".join(datasets.NAMES)
     add("checkpoint", type=Path, metavar="RUN", help="a folder of sslbook train, or a checkpoint in it")
@@ -82,8 +82,6 @@ def open_run(path: Path) -> dict[str, Any]:
     path: a run's folder, of which the newest whole checkpoint is read, or a checkpoint's file.  Raises FileNotFoundError where
     there is none, and ValueError for a file that is none, and for a run with a network of one's own.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint, and no folder of a run, at {path}")
     warn = lambda text: print(f"sslbook inspect: {text}", file=sys.stderr)  # noqa: E731
     try:
         content = checkpoints.latest(path, warn)
@@ -93,7 +91,7 @@ def open_run(path: Path) -> dict[str, Any]:
             "and call sslbook.inspect_network"
         ) from error
     if content is None:
-        raise FileNotFoundError(f"{path} holds no whole checkpoint of sslbook train")
+        raise FileNotFoundError(f"there is no checkpoint, and no folder of a run with one, at {path}")
     settings = stored_settings(content["settings"])
     if settings.own:
         raise ValueError(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import copied, default_device_of, seeded, with_gradients
-from sslbook._check import require_floating, require_number, require_whole
+from sslbook._check import require_number, require_tensor, require_whole
 from sslbook._machine import figure
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def dose(
     >>> print(str(dose(nn.Linear(24, 24, bias=False), images, train)).partition(" (")[0])
     This training ranks features by the amount that survives
     """
-    require_floating(images=images)
+    require_tensor("floating", images=images)
     if images.ndim < 2 or len(images) < 32 or images[0].numel() < len(DOSES) or not images.isfinite().all():
         raise ValueError(
             f"images must be 32 or more finite ones of 16 or more numbers, (N, ...), got {tuple(images.shape)}"

@@ -8,7 +8,6 @@ each direction that it asks about is kept with its field, and everything else is
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 import time
@@ -42,8 +41,8 @@ PROBES, TARGETS, DRAWS, REDRAWN = 8, 8, 64, 200
 """Random signs for a trace; steps towards random targets; random directions; populations redrawn for an interval."""
 TOLERANCE, RESTARTS = 1e-2, 4
 """Of Lanczos' eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
-PRODUCTS = 60
-"""As many products with the operator, a JVP and a VJP, take about as long as one layer does."""
+LONG = 10.0
+"""Seconds to go of which an inspection tells."""
 SMALL = 48
 """A layer of so few weights is seen through all its directions."""
 NAMED = ("simple", "info_nce")
@@ -82,7 +81,7 @@ def inspect_network(
     untrained: the network before training.  A BatchNorm without running statistics uses those of the views.
     device: by default, that of the weights.  about: further entries of the report.  k: the number of leading modes, at most all.
     progress: a function that is called with the number of finished layers, the number of all layers, and the next layer's name.
-    Without one, a call that will take more than ten seconds says so on the standard error: how long, and layer by layer.
+    Without one, a call that will take ten seconds more says so on the standard error: how long, after each layer.
 
     Raises ValueError or TypeError for unusable input.  A layer that can't be measured is listed in ``refused``, with the reason.
 
@@ -114,16 +113,13 @@ def inspect_network(
             population = torch.stack(drawn, dim=1).to(next(held.parameters()).dtype)
             settle(held, population.flatten(0, 1))
             scenes.append((held, population, loss_steps(held, population, loss)))
-    begun, seconds = time.perf_counter(), 0.0 if progress else predicted(names, scenes, k)
-    if seconds > 10:
-        print(f"{len(names)} layers, {len(data)} images x {views} views: {duration(seconds)}", file=sys.stderr)
+    begun = time.perf_counter()
     found: list[LayerReport] = []
     refused: dict[str, str] = {}
     for number, name in enumerate(names):
         if progress:
             progress(number, len(names), name)
-        elif seconds > 10:
-            left = (time.perf_counter() - begun) / number * (len(names) - number) if number else seconds
+        elif number and (left := (time.perf_counter() - begun) / number * (len(names) - number)) > LONG:
             print(f"layer {number + 1} of {len(names)}: {name}; {duration(left)} left", file=sys.stderr, flush=True)
         try:
             found.append(_layer(name, scenes, k, seed))
@@ -160,24 +156,6 @@ def duration(seconds: float) -> str:
     if seconds > 5400:
         return f"about {seconds / 3600:.1f} h"
     return f"about {round(seconds / 60)} min" if seconds > 90 else f"about {max(round(seconds), 1)} s"
-
-
-def predicted(names: Sequence[str], scenes: Sequence[Scene], k: int) -> float:
-    """Seconds that the layers will take, by a product with the first of them and one with the last.
-
-    Nearly all of a layer's time is some :data:`PRODUCTS` products, more of them for more than five modes, and half as many
-    again in an untrained network; what a product costs falls from the first layer to the last, which has nothing above it.
-    """
-    net, views, _ = scenes[0]
-    took = [0.0]
-    for name in (names[0], names[-1]):
-        with contextlib.suppress(ValueError, TypeError, RuntimeError):  # the layer is refused when its turn comes
-            opened = open_layer(net, name, views.flatten(0, 1))
-            for _ in range(2):  # the first makes the graphs
-                begun = time.perf_counter()
-                float(opened.vjp(opened.jvp(opened.weight)).sum())
-            took.append(time.perf_counter() - begun)
-    return len(names) * PRODUCTS * max(1, k / 5) * (1 + 0.5 * (len(scenes) - 1)) * sum(took) / max(len(took) - 1, 1)
 
 
 Scene = tuple[nn.Module, Tensor, dict[str, Tensor]]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere
-from sslbook._check import require_classes, require_floating
+from sslbook._check import require_tensor
 from sslbook.losses import pairs
 from sslbook.losses.pairs import cross_distances, unit
 
@@ -44,7 +44,7 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, nor
     none, and leaves NaN.  The mean over an anchor's positives stands outside of the logarithm.  The paper adds up the anchors;
     here, as in its released code, it is their mean.
     """
-    require_classes("labels", labels)
+    require_tensor("integer", labels=labels)
     labels = labels.long()  # PyTorch compares few of the unsigned types
     return _entropy(z, temperature, normalize, labels).masked_fill((labels < 0).any(-1), math.nan)
 
@@ -174,7 +174,7 @@ def require_views(z: Tensor, *, two: bool = False) -> None:
 
     two: unless it has two views exactly.  Of one sample, or one view, each of these losses is a constant or NaN.
     """
-    require_floating(z=z)
+    require_tensor("floating", z=z)
     if z.ndim < 3 or z.shape[-3] < 2 or z.shape[-2] < 2 or not z.shape[-1] or (two and z.shape[-2] != 2):
         views = "V = 2 views" if two else "V >= 2 views"
         raise ValueError(f"z must have shape (..., N, V, D) with N >= 2 samples and {views}, got {tuple(z.shape)}")

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere, default_device_of, with_gradients
-from sslbook._check import require_floating, require_number, require_one_of
+from sslbook._check import require_number, require_one_of, require_tensor
 
 
 class PairDistances(NamedTuple):
@@ -73,7 +73,7 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     PairDistances(pos=tensor([1., 1.]), neg=tensor([[12.5000],
             [12.5000]]))
     """
-    require_floating(z1=z1, z2=z2)
+    require_tensor("floating", z1=z1, z2=z2)
     require_one_of("negatives", negatives, ("both_views", "other_view", "same_view"))
     if z1.shape != z2.shape or z1.ndim < 2 or z1.shape[-2] < 2 or not z1.shape[-1]:
         shapes = f"{tuple(z1.shape)} and {tuple(z2.shape)}"
@@ -214,7 +214,7 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None 
     ``temperature``, τ, is required except for simple.  Any shape; the result has the shape of ``r``.
     Raises ValueError for a temperature or a margin that the loss has no use for.
     """
-    require_floating(r=r)
+    require_tensor("floating", r=r)
     require_one_of("loss", loss, ("simple", "soft_triplet", "info_nce"))  # those of Theorem 2
     unused = {"margin": loss != "soft_triplet" and margin, "temperature": loss == "simple" and temperature}
     if names := [name for name, number in unused.items() if number]:
@@ -240,7 +240,7 @@ def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: 
     leaves = (r_pos.detach().clone().requires_grad_(), r_neg.detach().clone().requires_grad_())
     with default_device_of(r_pos):
         losses = loss_fn(*leaves)
-    require_floating(**{"what loss_fn returns": losses})
+    require_tensor("floating", **{"what loss_fn returns": losses})
     pos, neg = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
     return Partials(pos, neg)
 
@@ -290,7 +290,7 @@ def contrastive(
 
 def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:
     """Raise ValueError where the shapes don't fit: by broadcasting, one anchor would silently stand for all."""
-    require_floating(r_pos=r_pos, r_neg=r_neg)
+    require_tensor("floating", r_pos=r_pos, r_neg=r_neg)
     if r_neg.shape[:-1] != r_pos.shape or r_neg.ndim != r_pos.ndim + 1 or not r_neg.shape[-1]:
         shapes = f"{tuple(r_pos.shape)} and {tuple(r_neg.shape)}"
         raise ValueError(f"r_neg must have the shape of r_pos and one more dimension, (..., H), H >= 1, got {shapes}")

@@ -96,18 +96,17 @@ class CovarianceOperator:
         """
         return self.opened.vjp(self._mixed(self.opened.jvp(direction)))
 
-    def apply_transpose(self, direction: Tensor) -> Tensor:
-        """Apply ``OP^T``, :math:`K M^T K^T`, to one direction or to several, at the same cost."""
-        return self.opened.vjp(self._mixed(self.opened.jvp(direction), adjoint=True))
-
     def matvec(self, vector: Tensor) -> Tensor:
         """Return ``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
         return vec(self.apply(unvec(vector, self.opened.weight.shape)))
 
     def matmat(self, matrix: Tensor, *, transposed: bool = False) -> Tensor:
-        """Return ``OP M``, or ``OP^T M`` if ``transposed``, for ``M`` of shape ``(size, k)``, in one batched pass."""
+        """Return ``OP M``, or ``OP^T M`` if ``transposed``, for ``M`` of shape ``(size, k)``, in one batched pass.
+
+        With :math:`OP = K C K^T` its transpose is :math:`K C^T K^T`: the views alone are mixed otherwise, at the same cost.
+        """
         directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
-        found = self.apply_transpose(directions) if transposed else self.apply(directions)
+        found = self.opened.vjp(self._mixed(self.opened.jvp(directions), adjoint=transposed))
         return torch.stack([vec(out) for out in found], dim=1)
 
     def update(self) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere, copied, default_device_of, seeded
-from sslbook._check import require_classes, require_floating, require_number, require_whole
+from sslbook._check import require_number, require_tensor, require_whole
 from sslbook.images.datasets import Dataset
 from sslbook.training.augment import Pipeline, plain
 
@@ -207,12 +207,12 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
 
     Without what :func:`knn_accuracy` refuses, by broadcasting or by a class of -1, an accuracy would be silently wrong.
     """
-    require_floating(train_features=train, test_features=test)
+    require_tensor("floating", train_features=train, test_features=test)
     if train.ndim != 2 or train.shape[1:] != test.shape[1:] or not (train.numel() and test.numel()):
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
         raise ValueError(f"train_features and test_features must be (N, F) and (M, F), each at least 1, got {shapes}")
     for name, features, classes in (("train_labels", train, labels), ("test_labels", test, truth)):
-        require_classes(name, classes)
+        require_tensor("integer", **{name: classes})
         if classes.shape != features.shape[:1] or (least := int(classes.long().min())) < 0:
             found = f"shape {tuple(classes.shape)}" if classes.shape != features.shape[:1] else f"a class of {least}"
             raise ValueError(f"{name} must hold a class, from 0 on, for each of {len(features)} images, got {found}")
@@ -263,7 +263,7 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     >>> effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]]))  # two directions, equally strong
     tensor(2., dtype=torch.float64)
     """
-    require_floating(features=features)
+    require_tensor("floating", features=features)
     _require_finite(features=features)
     finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
     tiny, largest = torch.finfo(torch.float64).tiny, features.detach().double().abs().amax((-2, -1), keepdim=True)
@@ -287,7 +287,7 @@ def mean_cosine(features: Tensor) -> Tensor:
     >>> mean_cosine(torch.tensor([[1.0, 0], [0, 1], [0, 5]]))  # of three pairs, one has one direction
     tensor(0.3333, dtype=torch.float64)
     """
-    require_floating(features=features)
+    require_tensor("floating", features=features)
     if features.ndim < 2 or features.shape[-2] < 2:
         raise ValueError(f"features must be (..., N, F) with N of at least 2, got {tuple(features.shape)}")
     _require_finite(features=features)

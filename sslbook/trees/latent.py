@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, methods_anywhere
-from sslbook._check import require_floating
+from sslbook._check import require_tensor
 from sslbook._random import Streams
 
 
@@ -57,7 +57,7 @@ class LatentTree:
             allowed = "a root (R, m_0) and one table or more, (R, a multiple of the nodes above, values above, values)"
             raise ValueError(f"a tree must have {allowed}; got {', '.join(map(str, shapes))}")
         for name, rows in {"root": self.root, **{f"tables[{d}]": table for d, table in enumerate(self.tables)}}.items():
-            require_floating(**{name: rows})
+            require_tensor("floating", **{name: rows})
             least, rounding = rows.min(), 64 * torch.finfo(rows.dtype).eps * rows.shape[-1]
             if not (least >= 0 and (rows.sum(-1) - 1).abs().max() <= rounding):  # which a NaN is not
                 sums = f"sums of {rows.sum(-1).min():.6g} to {rows.sum(-1).max():.6g}, and {least:.6g} as the least"

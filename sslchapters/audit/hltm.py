@@ -25,10 +25,10 @@ from sslbook.trees.latent import LatentTree
 from sslchapters import data_files
 from sslchapters.hltm import theory
 from sslchapters.hltm.runs import (
+    BATCH,
     FORMULAS,
     MIXED,
     STATISTICS,
-    RawCorrelation,
     TreeRun,
     best_correlations,
     train_protocols,
@@ -111,9 +111,8 @@ def _run(name: str, options: argparse.Namespace) -> Filled:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     def epoch(text: str) -> int:
-        batch = RawCorrelation.batch
-        if not text.isdigit() or int(text) < batch or int(text) % batch:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a positive multiple of the minibatch, {batch}")
+        if not text.isdigit() or int(text) < BATCH or int(text) % BATCH:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a positive multiple of the minibatch, {BATCH}")
         return int(text)
 
     parser.add_argument("--loss", choices=FORMULAS, default=FORMULAS[-1], help="whose formula (default: released)")

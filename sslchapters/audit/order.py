@@ -46,7 +46,7 @@ def first_rates(
     """By depth ``(R, nodes)``: minus the product of a part's weights with the loss's gradient, over their square."""
     total = [torch.zeros_like(weight) for weight in net.weights]
     for leaves in minibatches(tree, Streams(seeds, "first rates"), run.batch, batches, net.weights[0].dtype):
-        for sum_, weight in zip(total, gradients(net, leaves, run)[0], strict=True):
+        for sum_, weight in zip(total, gradients(net, leaves, run)[: len(total)], strict=True):
             sum_ += weight / batches
     return [-(w * g).sum((2, 3)) / w.square().sum((2, 3)) for w, g in zip(net.weights, total, strict=True)]
 

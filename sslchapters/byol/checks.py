@@ -97,14 +97,13 @@ def corollary1_gaps(count: int = 100, seed: int = 0) -> Gaps:
 # Corollary 2
 
 
-def predictor_pulls(
-    kind: str, replicas: int = 200, size: int = 32, *, scale: float = 0.3, traceless: bool = False, seed: int = 0
-) -> Tensor:
+def predictor_pulls(kind: str, replicas: int, seed: int, *, scale: float = 0.3, traceless: bool = False) -> Tensor:
     r"""What the predictor's term does to random weights: :math:`w^T E[\hat K M \hat K^T] w / |w|^2`, :math:`M = W_p^T (I - W_p)`.
 
     It equals :math:`E_x[\hat f^T M \hat f]` for the base network's output, averaged over views and centred, ``(R,)``; positive
     values make the weights grow.  traceless: a multiple of the identity takes the trace off each predictor first.
     """
+    size = 32
     drawn = instances.random_predictors(kind, replicas, size, scale=scale, seed=seed)
     if traceless:
         drawn = drawn - drawn.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * torch.eye(size, dtype=drawn.dtype)

@@ -21,6 +21,7 @@ from sslbook._random import Streams
 from sslbook.losses import pairs as losses
 from sslbook.networks.batchnorm import batch_normalize
 from sslchapters import enumerated
+from sslchapters.instances import all_tuples
 
 Norm = Mapping[str, str | float | bool]
 """Keywords of :func:`sslbook.networks.batchnorm.batch_normalize`; none at all means no BatchNorm."""
@@ -196,16 +197,6 @@ def all_batches(images: int, views: int, size: int, *, distinct: bool) -> tuple[
     return image, first, second
 
 
-def all_tuples(images: int, views: int, negatives: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Anchor ``(T,)``, positive ``(T,)`` and negatives ``(T, H)`` of every tuple, as rows of the flattened population."""
-    b = images * views
-    t = torch.arange(b * views * b**negatives)
-    anchor, rest = t % b, t // b
-    positive = anchor // views * views + rest % views
-    code = rest // views
-    return anchor, positive, code[:, None] // b ** torch.arange(negatives) % b
-
-
 def contrastive_tower(count: int = 100, *, act: str = "linear", unit: bool = False, seed: int = 0) -> Tower:
     """One random tower with two matrices on top, three images with two views each."""
     return random_pair(count, images=3, views=2, sizes=(5, 6, 12, 8), seed=seed).changed(act=act, unit=unit).online
@@ -292,32 +283,23 @@ def step_matrix(pair: Pair, norm: Norm | None = None, *, both: bool = False) -> 
     return out
 
 
-@dataclass(frozen=True)
-class Decline:
-    """A run of gradient descent: the loss, and the variance between images of the outputs averaged over views.
+def descend(tower: Tower, steps: int, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient descent of all layers on the mean loss of identical towers, no gradient through the target.
 
-    loss, between: ``(T + 1, R)``.  weight: the first layer at the end, ``(R, k, m)``.
+    The loss and the variance between images of the outputs averaged over views, ``(T + 1, R)`` each, and the first layer at the
+    end, ``(R, k, m)``.
     """
-
-    loss: Tensor
-    between: Tensor
-    weight: Tensor
-
-
-def descend(tower: Tower, steps: int, rate: float) -> Decline:
-    """Gradient descent of all layers on the mean loss of identical towers, no gradient through the target."""
     leaves = [m.clone().requires_grad_(True) for m in (tower.weight, *tower.above)]
     losses, between = [], []
     for t in range(steps + 1):
-        now = replace(tower, weight=leaves[0], above=tuple(leaves[1:]))
-        y = now.output()
+        y = replace(tower, weight=leaves[0], above=tuple(leaves[1:])).output()
         loss = mean_loss(y, y.detach())
         losses.append(loss.detach())
         between.append(variance_between(y.detach()))
         if t < steps:
             for leaf, g in zip(leaves, torch.autograd.grad(loss.sum(), leaves), strict=True):
                 leaf.data.sub_(rate * g)
-    return Decline(torch.stack(losses), torch.stack(between), leaves[0].detach())
+    return torch.stack(losses), torch.stack(between), leaves[0].detach()
 
 
 def variance_between(y: Tensor) -> Tensor:
@@ -362,10 +344,10 @@ def tuple_step(
     n, v = tower.below.shape[1:3]
     leaf = tower.weight.clone().requires_grad_(True)
     y = {role: tower.output(leaf if role in roles else None, norm).flatten(1, 2) for role in ROLES}
-    anchor, positive, negative = all_tuples(n, v, negatives)
-    a = y["anchor"][:, anchor]
-    r_pos = 0.5 * (a - y["positive"][:, positive]).square().sum(-1)
-    r_neg = 0.5 * (a[:, :, None] - y["negatives"][:, negative]).square().sum(-1)
+    tuples = all_tuples(n, v, negatives)
+    a = y["anchor"][:, tuples[:, 0]]
+    r_pos = losses.half_squared_distance(a, y["positive"][:, tuples[:, 1]])
+    r_neg = losses.half_squared_distance(a[:, :, None], y["negatives"][:, tuples[:, 2:]])
     (gradient,) = torch.autograd.grad(loss(r_pos, r_neg).mean(1).sum(), leaf)
     return -gradient
 

@@ -33,21 +33,10 @@ from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Mixing
 from sslchapters.checks import Comparison, Gaps, gap, over
 from sslchapters.instances import DEGREE_ONE, in_weight, instance_seeds, random_network
+from sslchapters.instances import all_tuples as all_tuples
 
 TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``loss(r_pos (T,), r_neg (T, H), r_clean (T, H)) -> (T,)``; ``r_clean`` are distances between un-augmented samples."""
-
-
-def all_tuples(samples: int, views: int, negatives: int = 1, *, distinct: bool = False) -> Tensor:
-    """Every tuple, ``(N V V (N V)^H, 2 + H)``: where among the ``N V`` views anchor, positive and negatives lie.
-
-    distinct: without negatives of the anchor's own sample.
-    """
-    axes = [torch.arange(samples), torch.arange(views), torch.arange(views)]
-    grid = torch.cartesian_prod(*axes, *[torch.arange(samples * views)] * negatives)
-    if distinct:
-        grid = grid[(grid[:, 3:] // views != grid[:, :1]).all(1)]
-    return torch.cat([views * grid[:, :1] + grid[:, 1:3], grid[:, 3:]], 1)
 
 
 def expected_gradient(

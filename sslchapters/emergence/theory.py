@@ -85,9 +85,8 @@ def equiangular_mixture(
     count = components - 1
     draw = torch.Generator().manual_seed(seed)
     basis = torch.linalg.qr(torch.randn(replicas, size, count, generator=draw, dtype=torch.float64))[0]
-    gram = (1 - cosine) * torch.eye(count, dtype=torch.float64) + cosine
-    values, vectors = torch.linalg.eigh(gram)
-    root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+    alone, together = (1 - cosine) ** 0.5, (1 + (count - 1) * cosine) ** 0.5
+    root = alone * torch.eye(count, dtype=torch.float64) + (together - alone) / count  # of the cosines' matrix
     return Mixture(torch.cat([torch.zeros(replicas, 1, size, dtype=torch.float64), root @ basis.mT], 1), sigma)
 
 
@@ -383,14 +382,6 @@ def scrambled(replicas: int, *, samples: int = 40, seed: int = 0, gap: float = 0
     return Scrambled(found.x[chosen], preserved[chosen], found.nuisance[chosen])
 
 
-def _enumerated_gradient(weight: Tensor, views: Tensor) -> Tensor:
-    """Autograd gradient of `enumerated_loss`, both towers, in ``weight (R, n)``, of ``views (R, N, V, n)``."""
-    leaf = weight.clone().requires_grad_(True)
-    f = torch.einsum("rivn,rn->riv", views, leaf)
-    (gradient,) = torch.autograd.grad(enumerated_loss(f[..., None]).sum(), leaf)
-    return gradient
-
-
 def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
     r"""Relative errors of :math:`-2\, Q V[x] Q\, w` against the enumerated gradient, and of the library's operator.
 
@@ -401,10 +392,10 @@ def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
     r, n_samples, size = scene.x.shape
     half = torch.randn(r, n_samples, 2, size, size, generator=draw, dtype=torch.float64)
     weight = torch.randn(r, size, generator=draw, dtype=torch.float64)
-    even = scene.views(torch.cat([half, -half], 2))
-    truth = -0.5 * _enumerated_gradient(weight, even)
     offset = torch.randn(r, 1, 1, size, size, generator=draw, dtype=torch.float64)
-    leaning = -0.5 * _enumerated_gradient(weight, scene.views(torch.cat([offset + half, offset - half], 2)))
+    even, odd = (scene.views(torch.cat([mean + half, mean - half], 2)) for mean in (0 * offset, offset))
+    one = torch.ones(r, 1, dtype=torch.float64)  # the outgoing weight of a single unit
+    truth, leaning = (0.5 * _enumerated_velocity(v, weight[:, None], one, linear=True)[0][:, 0] for v in (even, odd))
     moved = scene.preserved + scene.nuisance @ offset[:, 0, 0] @ scene.nuisance
 
     def gap(matrix: Tensor, step: Tensor) -> Tensor:

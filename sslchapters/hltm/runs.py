@@ -8,8 +8,8 @@ correlation of a unit of its part with it, from samples or over the population.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TypeVar
 
 import torch
@@ -55,52 +55,10 @@ def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The gradient by hand: through the division by the output's length, then down the parts
+# Losses and steps
 
 EPSILON = 1e-4
 """Added to the output's length before the division, as in the released experiments."""
-
-
-def normalize(output: Tensor) -> Tensor:
-    """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
-    return output / (length(output) + EPSILON)
-
-
-def length(output: Tensor) -> Tensor:
-    """Length along the axis of the units, ``(R, 1, B)``."""
-    return output.square().sum(1, keepdim=True).sqrt_()
-
-
-def normalize_backward(output: Tensor, grad: Tensor) -> Tensor:
-    r"""Gradient through :func:`normalize` of an output :math:`o` of length n.
-
-    :math:`(g - \hat o\,(\hat o^\top g)\,n / (n + \epsilon)) / (n + \epsilon)` with :math:`\hat o = o / n`, or 0 for :math:`o = 0`.
-    """
-    n = length(output)
-    scale = n + EPSILON
-    along = (output * grad).sum(1, keepdim=True) / (n.clamp_min(torch.finfo(output.dtype).tiny) * scale)
-    return (grad - output * along) / scale
-
-
-def backward(net: TreeNetwork, seen: Activity, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of all weights and biases, root first, from that of the root's pre-activation ``(R, width, B)``."""
-    weights: list[Tensor] = []
-    biases: list[Tensor] = []
-    above = grad.contiguous()
-    for d, weight in enumerate(net.weights):
-        r, nodes, width, _ = weight.shape
-        g, read = above.view(r * nodes, width, -1), seen.inputs[d].flatten(0, 1)
-        weights.append(torch.bmm(g, read.transpose(1, 2)).view_as(weight))
-        biases.append(g.sum(-1).view(r, nodes, width))
-        if d + 1 < net.depth:
-            down = torch.bmm(weight.flatten(0, 1).transpose(1, 2), g)
-            # the rows of read are the children's units, rectified
-            above = torch.ops.aten.threshold_backward(down, read, 0.0)
-    return weights, biases
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Losses and steps
 
 FORMULAS = ("printed", "released")
 MIXED = ("printed, no logarithm", "released, logarithm")
@@ -138,35 +96,34 @@ class TreeRun:
         return self.epoch_size // self.batch
 
 
-def triplet_gradient(output: Tensor, loss: str, tau: float) -> Tensor:
-    """Gradient of each replica's loss in the normalised outputs ``(R, width, 3B)`` of anchors, positives and negatives."""
+def normalize(output: Tensor) -> Tensor:
+    """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
+    return output / (torch.linalg.vector_norm(output, dim=1, keepdim=True) + EPSILON)
+
+
+def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
+    """Each replica's loss, ``(R,)``, of the normalised outputs ``(R, width, 3B)`` of anchors, positives and negatives."""
     anchor, positive, negative = output.chunk(3, dim=2)
-    to_positive, to_negative = anchor - positive, anchor - negative
-    if loss.startswith("printed"):
-        r_pos, r_neg = (0.5 * d.square().sum(1, keepdim=True) for d in (to_positive, to_negative))
-        share = torch.sigmoid((r_pos - r_neg) / tau)
-        force = (share if loss == "printed" else share * (1 - share)) / (tau * anchor.shape[2])
-    else:
-        p, n = (d.square().mean((1, 2), keepdim=True) for d in (to_positive, to_negative))
-        share = torch.sigmoid((n - p) / tau)
-        slope = share * (1 - share) if loss == "released" else 1 - share
-        force = slope * 2 / (tau * anchor.shape[1] * anchor.shape[2])
-    return torch.cat([force * (to_positive - to_negative), -force * to_positive, force * to_negative], 2)
+    nearer = (anchor - positive).square() - (anchor - negative).square()
+    apart = nearer.sum(1) / 2 if loss.startswith("printed") else nearer.mean((1, 2))[:, None]
+    if loss in ("printed", "released, logarithm"):
+        return torch.nn.functional.softplus(apart / tau).mean(1)
+    return -torch.sigmoid(-apart / tau).mean(1)
 
 
-def gradients(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients in weights and biases; ``leaves`` are those of anchors, positives and negatives, ``(R, leaves, 3B)``."""
-    seen = forward(net, leaves)
-    top = seen.pre[0][:, 0]
-    grad = normalize_backward(top, triplet_gradient(normalize(top), protocol.loss, protocol.tau))
-    return backward(net, seen, grad)
+def gradients(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> list[Tensor]:
+    """Gradients in weights, then biases; ``leaves`` are those of anchors, positives and negatives, ``(R, leaves, 3B)``."""
+    with torch.enable_grad():
+        free = net.each(lambda part: part.detach().requires_grad_())
+        output = normalize(forward(free, leaves).pre[0][:, 0])
+        total = triplet_loss(output, protocol.loss, protocol.tau).sum()
+        return list(torch.autograd.grad(total, (*free.weights, *free.biases)))
 
 
 @torch.no_grad()
 def step(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> None:
     """One step of SGD, in place."""
-    weights, biases = gradients(net, leaves, protocol)
-    for parameter, slope in zip((*net.weights, *net.biases), (*weights, *biases)):
+    for parameter, slope in zip((*net.weights, *net.biases), gradients(net, leaves, protocol), strict=True):
         parameter.sub_(slope, alpha=protocol.rate)
 
 
@@ -264,64 +221,35 @@ def _train_chunk(
 # Correlation from samples, accumulated centred in float64 or as the released code does it; and the largest there is
 
 
-@dataclass
-class CentredCorrelation:
-    """Correlation of units with their latent variable over all blocks added, from float64 sums about the first block's means.
+def centred_correlation(latent: Tensor, units: Tensor) -> Tensor:
+    """Correlation of ``units (R, nodes, width, B)`` with their ``latent (R, nodes, B)``, ``(R, nodes, width)``; centred, float64.
 
-    Units that are constant, up to the rounding of the activations that are added, count as uncorrelated.
+    Units that are constant, up to the rounding of their activations, count as uncorrelated.
     """
-
-    count: int = 0
-    _middle: tuple[Tensor, ...] = ()
-    _sums: list[Tensor] = field(default_factory=list)
-    _rounding: Tensor | float = 0.0
-
-    def add(self, latent: Tensor, units: Tensor) -> None:
-        """Add a block: ``latent`` of shape ``(R, nodes, B)``, ``units`` ``(R, nodes, width, B)``."""
-        z, f = latent.double()[:, :, None], units.double()
-        self._middle = self._middle or (z.mean(-1, keepdim=True), f.mean(-1, keepdim=True))
-        self._rounding = (4 * torch.finfo(units.dtype).eps * f.abs().amax(-1)).clamp_min(self._rounding)
-        z, f = z - self._middle[0], f - self._middle[1]
-        terms = [part.sum(-1) for part in (z, f, z * z, f * f, z * f)]
-        self._sums = [a + b for a, b in zip(self._sums, terms)] if self._sums else terms
-        self.count += latent.shape[-1]
-
-    def result(self) -> Tensor:
-        """The correlations, ``(R, nodes, width)``."""
-        z, f, zz, ff, zf = (total / self.count for total in self._sums)
-        spread_z, spread_f = (zz - z * z).clamp_min(0).sqrt(), (ff - f * f).clamp_min(0).sqrt()
-        constant = (spread_f <= self._rounding) | (spread_z == 0)
-        return torch.where(constant, 0.0, (zf - z * f) / (spread_z * spread_f))
+    z, f = latent.double()[:, :, None], units.double()
+    rounding = 4 * torch.finfo(units.dtype).eps * f.abs().amax(-1)
+    z, f = z - z.mean(-1, keepdim=True), f - f.mean(-1, keepdim=True)
+    spread_z, spread_f = (part.square().mean(-1).sqrt() for part in (z, f))
+    constant = (spread_f <= rounding) | (spread_z == 0)
+    return torch.where(constant, 0.0, (z * f).mean(-1) / (spread_z * spread_f))
 
 
-@dataclass
-class RawCorrelation:
+BATCH = 128
+"""Samples of a minibatch."""
+
+
+def raw_correlation(latent: Tensor, units: Tensor) -> Tensor:
     """The same from raw sums in float32, minibatch by minibatch, as the released code accumulates them.
 
     :math:`E[zf] - E[z]E[f]` over the roots of :math:`E[z^2] - E[z]^2` and :math:`E[f^2] - E[f]^2`, each clamped at 0; set to 0
     where the norms' product *and* the covariance lie below 1e-6, then clamped to [-1, 1].
     """
-
-    batch: int = 128
-    count: int = 0
-    _sums: list[Tensor] = field(default_factory=list)
-
-    def add(self, latent: Tensor, units: Tensor) -> None:
-        """Add a block of whole minibatches, shapes as in :class:`CentredCorrelation`."""
-        z, f = latent.float()[:, :, None].unflatten(-1, (-1, self.batch)), units.float().unflatten(-1, (-1, self.batch))
-        partial = [part.sum(-1) for part in (z, f, z * z, f * f, z * f)]
-        for minibatch in range(z.shape[-2]):
-            terms = [part[..., minibatch] for part in partial]
-            self._sums = [a + b for a, b in zip(self._sums, terms)] if self._sums else terms
-        self.count += latent.shape[-1]
-
-    def result(self) -> Tensor:
-        """The correlations, ``(R, nodes, width)``, float32."""
-        z, f, zz, ff, zf = (total / self.count for total in self._sums)
-        covariance = zf - z * f
-        norms = (zz - z * z).clamp_min(0).sqrt() * (ff - f * f).clamp_min(0).sqrt()
-        corr = covariance / norms
-        return torch.where((norms < 1e-6) & (covariance.abs() < 1e-6), 0.0, corr).clamp(-1, 1)
+    z, f = (part.float().unflatten(-1, (-1, BATCH)) for part in (latent[:, :, None], units))
+    sums = (reduce(torch.add, part.sum(-1).unbind(-1)) for part in (z, f, z * z, f * f, z * f))
+    mean_z, mean_f, zz, ff, zf = (total / latent.shape[-1] for total in sums)
+    covariance = zf - mean_z * mean_f
+    norms = (zz - mean_z * mean_z).clamp_min(0).sqrt() * (ff - mean_f * mean_f).clamp_min(0).sqrt()
+    return torch.where((norms < 1e-6) & (covariance.abs() < 1e-6), 0.0, covariance / norms).clamp(-1, 1)
 
 
 def best_linear(tree: LatentTree) -> Tensor:
@@ -357,7 +285,7 @@ def best_correlations(
     places = [place(tree, name) for name in latents]
     depths = [depth for depth, _ in places]
     index = [node for _, node in places]
-    centred, raw = CentredCorrelation(), RawCorrelation()
+    latent, units = [], []
     streams = Streams(seeds, f"statistics {epoch}")
     dtype = net.weights[0].dtype
     edges = trees.thresholds(tree, dtype)
@@ -366,13 +294,12 @@ def best_correlations(
         u = to_device(streams.uniform((sum(tree.nodes), count), dtype), tree.root.device)
         drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:], edges)
         seen = forward(net, drawn[-1])
-        latent = torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1)
-        units = torch.stack([seen.pre[d][:, i] for d, i in zip(depths, index)], 1)
-        centred.add(latent, units)
-        raw.add(latent, units)
+        latent.append(torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1))
+        units.append(torch.stack([seen.pre[d][:, i] for d, i in zip(depths, index)], 1))
     population = exact.latent_correlations(tree, net)
     whole = torch.stack([population[d][:, i] for d, i in zip(depths, index)], 1)
-    found = {"exact": centred.result(), "released": raw.result().double(), "population": whole}
+    both = torch.cat(latent, -1), torch.cat(units, -1)
+    found = {"exact": centred_correlation(*both), "released": raw_correlation(*both).double(), "population": whole}
     return {name: corr.abs().amax(-1).cpu() for name, corr in found.items()}
 
 

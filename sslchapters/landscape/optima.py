@@ -38,11 +38,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from scipy.optimize import lsq_linear
 from torch import Tensor
+from torch.nn import functional as F
 
 from sslbook._random import Streams
 from sslchapters.checks import over_instances
@@ -52,7 +52,7 @@ from sslchapters.landscape.theory import Activation, Cloud, gaussian
 
 @dataclass(frozen=True)
 class Optima:
-    """Distinct certified maxima: of each, its replica ``(n,)``, ``w (n, d)``, energy, points at the kink, and share of starts.
+    """Distinct certified maxima: of each, its replica ``(n,)``, ``w (n, d)``, energy, and share of starts.
 
     ``residual`` is the worst violation of the equations over all of them.
     """
@@ -60,7 +60,6 @@ class Optima:
     replica: Tensor
     w: Tensor
     energy: Tensor
-    kinks: Tensor
     share: Tensor
     residual: float
 
@@ -95,8 +94,7 @@ def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, fi
     replica = one.nonzero()[:, 0]
     good, residual = certify(cloud, act, w[one], on[one], replica)
     worst = float(residual[good].max()) if bool(good.any()) else 0.0
-    kept = (replica[good], w[one][good], value[one][good], on.sum(-1)[one][good], share[good])
-    return Optima(*kept, worst)
+    return Optima(replica[good], w[one][good], value[one][good], share[good], worst)
 
 
 def every(cloud: Cloud, act: Activation) -> tuple[Tensor, Tensor]:
@@ -208,31 +206,19 @@ def _complement(cloud: Cloud, on: Tensor) -> Tensor:
 # Linear filters
 
 
-class Filters(NamedTuple):
-    """Where linear filters end on R batches, up to sign.
+def train_linear(
+    replicas: int, filters: int, seed: int, *, anew: bool, tau: float = 0.1, steps: int = 800
+) -> dict[str, Tensor]:
+    """Projected ascent of linear filters from random starts, on batches of 10 points without augmentation: where they end, up to
+    sign.
 
+    ``anew``: InfoNCE weights (epsilon 0) at each filter's own outputs in every step; else Gaussian weights of the points.
     cosine: of each end with the leading eigenvector of the fixed matrix, ``(R, S)``.  directions: how many of the ends of filters
     that stand still are different, ``(R,)``.
     """
-
-    cosine: Tensor
-    directions: Tensor
-
-
-def train_linear(
-    replicas: int, filters: int = 64, *, anew: bool, tau: float = 0.1, steps: int = 800, seed: int = 0
-) -> Filters:
-    """Projected ascent of linear filters from random starts, on batches of 10 points without augmentation.
-
-    ``anew``: InfoNCE weights (epsilon 0) at each filter's own outputs in every step; else Gaussian weights of the points.
-    """
     draw = Streams(range(seed, seed + replicas), "linear")
-    x = draw.normal((10, 3))
-    x = x / x.norm(dim=-1, keepdim=True)
-    w = draw.normal((filters, 3))
-    w = w / w.norm(dim=-1, keepdim=True)
-    fixed = gaussian(x, 1.0)
-    matrix = contrastive_covariance(x, x, fixed)
+    x, w = (F.normalize(draw.normal((count, 3)), dim=-1) for count in (10, filters))
+    matrix = contrastive_covariance(x, x, gaussian(x, 1.0))
     lead = torch.linalg.eigh(matrix)[1][..., -1]
     step = 0.2 / torch.linalg.matrix_norm(matrix, ord=2)[:, None, None]
     data = x[:, None].expand(-1, filters, -1, -1)
@@ -249,7 +235,8 @@ def train_linear(
         w = w / w.norm(dim=-1, keepdim=True)
     still = project(w, v).norm(dim=-1) < 1e-6
     same = ((w @ w.mT).abs() > 1 - 1e-4) & still[:, :, None] & still[:, None]
-    return Filters((w @ lead[..., None])[..., 0].abs(), (still & ~same.tril(-1).any(-1)).sum(-1))
+    different = (still & ~same.tril(-1).any(-1)).sum(-1)
+    return {"cosine": (w @ lead[..., None])[..., 0].abs(), "directions": different}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -420,13 +407,6 @@ def _rotate(x: Tensor, angle: Tensor) -> Tensor:
     return torch.cat([turned, rest], -1)
 
 
-def _orbit_energy(w: Tensor, seen: Tensor, p: Tensor, kernel: Tensor, act: Activation) -> Tensor:
-    """The limit of the energy at ``w (R, W, d)`` for views ``seen (R, S, V, d)``, weights ``kernel (R, S, S)``: ``(R, W)``."""
-    b = act(torch.einsum("rwd,rsvd->rwsv", w, seen)).mean(-1)
-    apart = (b[..., :, None] - b[..., None, :]).square()
-    return 0.25 * torch.einsum("rs,rt,rst,rwst->rw", p, p, kernel, apart)
-
-
 def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0) -> dict[str, float]:
     """The relative change of the energy along orbits, random populations and filters in three dimensions, Gaussian weights.
 
@@ -437,17 +417,18 @@ def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0) -> dict[str,
     """
     group = 12
     draw = Streams(range(seed, seed + replicas), "orbit")
-    x, w = draw.normal((6, 3)), draw.normal((1, 3))
-    w = w / w.norm(dim=-1, keepdim=True)
-    p = torch.full(x.shape[:2], 1 / 6, dtype=x.dtype)
+    x, w = draw.normal((6, 3)), F.normalize(draw.normal((1, 3)), dim=-1)
     kernel = gaussian(act(x @ w.mT), 1.0)  # at the filter itself, and held fixed
     steps = 2 * math.pi * torch.arange(group, dtype=x.dtype) / group
     every = 2 * math.pi * draw.uniform((8,), torch.float64)
 
+    def limit(w: Tensor, seen: Tensor) -> Tensor:  # of the energy at w (R, W, d), for views (R, S, V, d): (R, W)
+        b = act(torch.einsum("rwd,rsvd->rwsv", w, seen)).mean(-1)
+        return torch.einsum("rst,rwst->rw", kernel, (b[..., :, None] - b[..., None, :]).square()) / (4 * 6**2)
+
     def change(seen: Tensor, angle: Tensor) -> Tensor:
-        along = _orbit_energy(_rotate(w, angle), seen, p, kernel, act)
-        base = _orbit_energy(w, seen, p, kernel, act)
-        return ((along - base).abs() / base).amax(1)[alive]
+        base = limit(w, seen)
+        return ((limit(_rotate(w, angle), seen) - base).abs() / base).amax(1)[alive]
 
     views = _rotate(x[:, :, None], steps)
     alive = (act(x @ w.mT).abs().amax(1) > 0)[:, 0]  # a silent ReLU has no energy to compare with

@@ -101,8 +101,7 @@ def newton(pop: Population, w: Tensor, act: Activation) -> Tensor:
     """Newton's method on the sphere for ``P A(w) w = 0`` from ``w (R, S, d)``; finds critical points of every kind."""
     for _ in range(40):
         t = jacobian(pop, w, act) + w[..., :, None] * w[..., None, :]  # invertible: w's direction is nobody's concern
-        step = torch.linalg.pinv(t) @ velocity(pop, w, act)[..., None]
-        step = step[..., 0]
+        step = (torch.linalg.pinv(t) @ velocity(pop, w, act)[..., None])[..., 0]
         length = step.norm(dim=-1, keepdim=True)
         w = w - step * (0.3 / length.clamp_min(0.3))  # no leap longer than 0.3
         w = w / w.norm(dim=-1, keepdim=True)
@@ -170,7 +169,8 @@ def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
         across = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :]
         j = across @ j @ across
         plane = _plane_moments(pop, w).sum(2)
-        mean = response(pop, w, act)[..., None, None]
+        means = (pop.gated_means(w, act) * w[:, :, None]).sum(-1)  # each part's mean response
+        mean = (pop.p[:, None] * means).sum(-1)[..., None, None]
         base = (1 - act.slope) * plane
         formulas = {"plane": -mean * base, "broken: sign": mean * base, "broken: mean left out": -base}
         found.append({name: relative(j.flatten(0, 1), wanted.flatten(0, 1)) for name, wanted in formulas.items()})
@@ -187,14 +187,6 @@ def _plane_moments(pop: Blobs, w: Tensor) -> Tensor:
     return density[..., None, None] * square
 
 
-def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
-    """The filter's mean response ``E[h(w^T x)]``: ``(R, S)``."""
-    s = pop.sigma
-    m = w @ pop.x.mT
-    up = m * torch.special.ndtr(m / s) + s * torch.exp(-0.5 * (m / s).square()) / (2 * torch.pi) ** 0.5
-    return (pop.p[:, None] * ((1 - act.slope) * up + act.slope * m)).sum(-1)
-
-
 def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
     r"""The same with augmentation, uniform weights, at every w: :math:`J = (1 - a) \int_{w^T x' = 0} E[\psi(x) | x']\, x' x'^T p`.
 
@@ -207,14 +199,10 @@ def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
     w = theory.directions(replicas, 1, 3, seed)[:, 0]
     across, moments = torch.eye(3, dtype=w.dtype) - w[:, :, None] * w[:, None], _plane_moments(pop, w[:, None])[:, 0]
     found = []
-    for slope in (0.0, 0.3, -1.0):
+    for act in (Activation(), Activation(0.3), Activation(-1.0)):
 
-        def means(v: Tensor, slope: float = slope) -> Tensor:  # the gated mean of each image, (R, 5, 3)
-            unit = v / v.norm(dim=-1, keepdim=True)
-            s = (pop.x @ unit[..., None])[..., 0] / pop.sigma
-            bell = torch.exp(-s.square() / 2)[..., None] / (2 * torch.pi) ** 0.5
-            passed = pop.x * torch.special.ndtr(s)[..., None] + pop.sigma * bell * unit[:, None]
-            return slope * pop.x + (1 - slope) * passed
+        def means(v: Tensor, act: Activation = act) -> Tensor:  # the gated mean of each image, (R, 5, 3)
+            return pop.gated_means((v / v.norm(dim=-1, keepdim=True))[:, None], act)[:, 0]
 
         def pulled(v: Tensor) -> Tensor:  # A(v) w, summed over instances, which don't meet
             centred = means(v) - (pop.p[..., None] * means(v)).sum(1, keepdim=True)
@@ -223,7 +211,7 @@ def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
         j = torch.autograd.functional.jacobian(pulled, w).movedim(1, 0)
         mean = (means(w) @ w[..., None])[..., 0]
         psi = mean - (pop.p * mean).sum(-1, keepdim=True)
-        right, clean = ((1 - slope) * torch.einsum("rk,rkde->rde", each, moments) for each in (psi, psi - mean))
+        right, clean = ((1 - act.slope) * torch.einsum("rk,rkde->rde", each, moments) for each in (psi, psi - mean))
         formulas = {"views": right, "broken: no augmentation": clean, "broken: sign": -right}
         found.append({name: relative(across @ j @ across, wanted) for name, wanted in formulas.items()})
     return over_instances(*found)
@@ -255,19 +243,14 @@ class Disc:
         angle = low[:, None] + 0.5 * (t + 1) * (high - low)[:, None]
         ray = torch.stack([angle.cos(), angle.sin()], -1)  # (R, a, 2)
         x = (r[:, :, None, None] * ray[:, None]).flatten(1, 2)
-        area = (
-            0.5
-            * self.radius[:, None, None]
-            * (weight * r)[:, :, None]
-            * (0.5 * (high - low)[:, None] * weight)[:, None]
-        )
-        return x, area.flatten(1) * self.unnormalised(x)
+        along, around = 0.5 * self.radius[:, None] * weight * r, 0.5 * (high - low)[:, None] * weight
+        return x, (along[:, :, None] * around[:, None]).flatten(1) * self.unnormalised(x)
 
 
-def discs(replicas: int, seed: int = 0, *, least: float = 0.05, most: float = 3.0) -> Disc:
-    """Random densities on discs whose radii are spread evenly over a logarithmic range."""
+def discs(replicas: int, seed: int = 0) -> Disc:
+    """Random densities on discs whose radii are spread evenly over a logarithmic range, from 0.05 to 3."""
     draw = Streams(range(seed, seed + replicas), "disc")
-    radius = least * (most / least) ** draw.uniform((1,), torch.float64)[:, 0]
+    radius = 0.05 * 60 ** draw.uniform((1,), torch.float64)[:, 0]
     quadratic = draw.normal((2, 2))
     return Disc(radius, draw.normal((2,)), 0.5 * (quadratic + quadratic.mT))
 

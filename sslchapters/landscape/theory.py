@@ -435,39 +435,31 @@ class Blobs:
     p: Tensor
     sigma: float
 
-    def _half(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and second moment of ``x 1(w^T x > 0)`` for unit ``w (R, S, d)``: ``(R, S, d)`` and ``(R, S, d, d)``."""
-        s = self.sigma
-        m = w @ self.x.mT  # (R, S, K), mean of w^T x
-        inside = torch.special.ndtr(m / s)
-        edge = s * torch.exp(-0.5 * (m / s).square()) / math.sqrt(2 * math.pi)  # sigma phi(m / sigma)
-        first, second = m * inside + edge, (m.square() + s**2) * inside + m * edge
-        across = self.x[:, None] - m[..., None] * w[:, :, None]  # (R, S, K, d)
-        p = self.p[:, None]
-        mean = (p * first).sum(-1, keepdim=True) * w + torch.einsum("rsk,rskd->rsd", p * inside, across)
-        ww = w[..., :, None] * w[..., None, :]
-        mixed = torch.einsum("rsk,rskd,rse->rsde", p * first, across, w)
-        share = (p * inside).sum(-1)[..., None, None]
-        square = (
-            (p * second).sum(-1)[..., None, None] * ww
-            + mixed
-            + mixed.mT
-            + torch.einsum("rsk,rskd,rske->rsde", p * inside, across, across)
-            + s**2 * share * (torch.eye(w.shape[-1], dtype=w.dtype) - ww)
-        )
-        return mean, square
+    def _sides(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Of unit ``w (R, S, d)`` and each part: :math:`m = w^T x_k`, :math:`\Phi(m/\sigma)`, :math:`\sigma \phi(m/\sigma)`."""
+        m, s = w @ self.x.mT, self.sigma
+        return m, torch.special.ndtr(m / s), s * torch.exp(-0.5 * (m / s).square()) / math.sqrt(2 * math.pi)
+
+    def gated_means(self, w: Tensor, act: Activation) -> Tensor:
+        r"""Each part's mean of ``gate(w^T x) x``: :math:`(a + (1 - a) \Phi) x_k + (1 - a) \sigma \phi w`, ``(R, S, K, d)``."""
+        _, inside, edge = self._sides(w)
+        share = act.slope + (1 - act.slope) * inside
+        return share[..., None] * self.x[:, None] + (1 - act.slope) * edge[..., None] * w[:, :, None]
 
     def matrix(self, w: Tensor, act: Activation) -> Tensor:
-        """``A(w)`` at unit ``w (R, S, d)`` for a leaky rectifier: ``(R, S, d, d)``."""
-        mean, square = self._half(w)
-        p = self.p
-        whole = (p[..., None] * self.x).sum(1)[:, None]
-        total = torch.einsum("rk,rkd,rke->rde", p, self.x, self.x)
-        total = (total + self.sigma**2 * torch.eye(w.shape[-1], dtype=w.dtype))[:, None]
-        a = act.slope
-        mean = (1 - a) * mean + a * whole  # the slope is a on the other side: x = x 1(u > 0) + x 1(u <= 0)
-        square = (1 - a**2) * square + a**2 * total
-        return square - mean[..., :, None] * mean[..., None, :]
+        r"""``A(w)`` at unit ``w (R, S, d)`` for a leaky rectifier: ``(R, S, d, d)``.
+
+        :math:`E[x x^T 1(w^T x > 0)] = \Phi (x_k x_k^T + \sigma^2 I) + \sigma \phi (x_k w^T + w x_k^T - m w w^T)` in each part.
+        """
+        p, square = self.p[:, None], act.slope**2
+        m, inside, edge = self._sides(w)
+        share, edge = p * (square + (1 - square) * inside), p * (1 - square) * edge
+        mixed = torch.einsum("rsk,rkd,rse->rsde", edge, self.x, w)
+        along = (edge * m).sum(-1)[..., None, None] * w[..., :, None] * w[..., None, :]
+        second = torch.einsum("rsk,rkd,rke->rsde", share, self.x, self.x) + mixed + mixed.mT - along
+        second = second + self.sigma**2 * share.sum(-1)[..., None, None] * torch.eye(w.shape[-1], dtype=w.dtype)
+        mean = (p[..., None] * self.gated_means(w, act)).sum(2)
+        return second - mean[..., :, None] * mean[..., None, :]
 
 
 def blobs(replicas: int, count: int, size: int, seed: int = 0, *, sigma: float = 0.3, offset: float = 0.0) -> Blobs:

@@ -6,9 +6,8 @@ positive pairs are two random crops of one image, or the image twice.
 
 A step on one-hot inputs is computed on tables of tokens instead of samples.  A field sees one of ``d`` tokens.  So its activations
 are a table of ``d`` rows, BatchNorm's statistics are sums over that table weighted by how often each token occurs, and a sample's
-output is a sum of ``K`` rows of the table :math:`T_k = \mathrm{BN}[h(W_k)]\,V_k`, one looked up in each field.  The backward pass
-is the same in reverse: gradients of samples are summed token by token.  Where the batch is larger than ``d`` this saves most of the
-arithmetic, and nothing is approximated.
+output is a sum of ``K`` rows of the table :math:`T_k = \mathrm{BN}[h(W_k)]\,V_k`, one looked up in each field.  Where the batch is
+larger than ``d`` this saves most of the arithmetic, and nothing is approximated.
 """
 
 from __future__ import annotations
@@ -23,19 +22,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, normalize
 
 from sslbook._random import Streams
 from sslchapters.enumerated import Images
 from sslchapters.modulation.instances import (
     ACTIVATIONS,
-    REFERENCES,
     WILDCARD,
     World,
     contrastive_loss,
     draw_pairs,
     four_fields,
-    printed_factor,
     random_crops,
     unit_outputs,
 )
@@ -68,98 +65,48 @@ def lookups(tokens: Tensor, count: int, group: str, dtype: torch.dtype) -> list[
     return list(zip(rows, shares))
 
 
-def activate(h: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
-    """Activations of ``(R, ...)`` and their derivatives, each replica's by its own kind."""
-    with torch.enable_grad():
-        leaf = h.detach().requires_grad_()
-        value = torch.cat([ACTIVATIONS[kind](leaf[part]) for kind, part in segments])
-        (slope,) = torch.autograd.grad(value.sum(), leaf)
-    return value.detach(), slope
-
-
-def _info_nce(z: Tensor, tau: float, factor: float) -> Tensor:
-    """Gradient of each replica's loss, times ``factor``, in its unit outputs ``(R, 2, B, O)``."""
-    one, two = z.unbind(1)
-    scale = factor / (tau * z.shape[2])
-    s = torch.bmm(one, one.mT)
-    s.diagonal(dim1=1, dim2=2).copy_((one * two).sum(2))
-    p = torch.softmax(s.div_(tau), 2)  # its diagonal is the positive pair's share, whose logit is of the two views
-    own = p.diagonal(dim1=1, dim2=2).sub(1).mul_(scale).unsqueeze(2)
-    p.diagonal(dim1=1, dim2=2).zero_()
-    grad = torch.empty_like(z)
-    both = torch.bmm(p + p.mT, one)  # each pair pulls at both of its ends
-    torch.add(both.mul_(scale), own * two, out=grad[:, 0])
-    torch.mul(own, one, out=grad[:, 1])
-    return grad
-
-
-def _quadratic(z: Tensor, tau: float, factor: float) -> Tensor:
-    one, two = z.unbind(1)
-    batch, scale = z.shape[2], factor / tau
-    far = (one.sum(1, keepdim=True) - one) * (2 * scale / batch**2)
-    return torch.stack([far - two * (scale / batch), one * (-scale / batch)], 1)
-
-
-GRADIENTS = {"info_nce": _info_nce, "quadratic": _quadratic}
-
-
 @dataclass(frozen=True)
 class Settings:
     """What does not change from step to step.
 
     activations, losses: by replica.  norms: whether the mean and the deviation are used, and whether the gradient flows through
-    each, 0 or 1, ``(4, R, 1, 1, 1, 1)``.  tau: the temperature.  factors: what a kind of loss is multiplied by.  lengths: of the
-    tokens' vectors, ``(R, 1, d, 1)``.
+    each, 0 or 1, ``(4, R, 1, 1, 1, 1)``.  tau, form: of the losses.  lengths: of the tokens' vectors, ``(R, 1, d, 1)``.
     """
 
     activations: Segments
     losses: Segments
     norms: Tensor
     tau: float
-    factors: dict[str, float]
+    form: str
     lengths: Tensor
     eps: float = 1e-5
 
 
+@torch.enable_grad()
 def gradients(weights: Tensor, top: Tensor, look: Look, how: Settings) -> tuple[Tensor, Tensor]:
     """Gradients of each replica's loss in ``weights (R, K, d, M)`` and ``top (R, K, M, O)``, for one minibatch."""
-    replicas, fields, count, filters = weights.shape
+    w, v = leaves = [part.detach().requires_grad_() for part in (weights, top)]
     rows, shares = look
-    width, groups, parts = top.shape[3], shares.shape[2], replicas * fields
     with_mean, with_std, through_mean, through_std = how.norms
+
+    def held(statistic: Tensor, through: Tensor) -> Tensor:  # where the gradient does not flow through it
+        return through * statistic + (1 - through) * statistic.detach()
+
     # a token's row of W_k is its filters' responses; statistics are sums over rows, as often as each token occurs
-    a, slope = activate(weights * how.lengths, how.activations)
-    mean = torch.bmm(shares.view(parts, groups, count), a.view(parts, count, filters))
-    mean = mean.view(replicas, fields, groups, 1, filters)
-    centred = a.unsqueeze(2) - mean
-    flat = centred.square().view(parts * groups, count, filters)
-    variance = torch.bmm(shares.view(-1, 1, count), flat).view_as(mean)
-    inverse = 1 + with_std * (torch.rsqrt(variance + how.eps) - 1)  # 1 where the deviation is omitted
-    unit = centred * inverse  # what BatchNorm's backward pass projects on, also where the mean is not subtracted
-    y = (a.unsqueeze(2) - with_mean * mean) * inverse
-    y2, top2 = y.view(parts, groups * count, filters), top.view(parts, filters, width)
-    table = torch.bmm(y2, top2).view(-1, width)
+    responses = w * how.lengths
+    a = torch.cat([ACTIVATIONS[kind](responses[part]) for kind, part in how.activations]).unsqueeze(2)
+    mean = shares.unsqueeze(3) @ a  # (R, K, S, 1, M)
+    variance = shares.unsqueeze(3) @ (a - mean).square()
+    inverse = 1 + with_std * (
+        torch.rsqrt(held(variance, through_std) + how.eps) - 1
+    )  # 1 where the deviation is omitted
+    y = (a - with_mean * held(mean, through_mean)) * inverse
     # a sample's output is the sum of K rows of the table; its loss is a function of that output's direction alone
-    f = embedding_bag(rows, table, mode="sum")
-    length = torch.linalg.vector_norm(f, dim=1, keepdim=True).clamp_min_(1e-12)
-    z = f / length
-    outputs = z.view(replicas, 2, -1, width)
-    grad = torch.cat([GRADIENTS[kind](outputs[part], how.tau, how.factors[kind]) for kind, part in how.losses]).view_as(
-        z
-    )
-    grad = (grad - (grad * z).sum(1, keepdim=True) * z).div_(length)
-    # the same lookup in reverse: a row's gradient is the sum over the samples that read it
-    down = torch.zeros_like(table)
-    for of_field in rows.unbind(1):
-        down.index_add_(0, of_field, grad)
-    down = down.view(parts, groups * count, width)
-    in_top = torch.bmm(y2.mT, down).view_as(top)
-    back = torch.bmm(down, top2.mT).view_as(centred).mul_(inverse)
-    # Eq. 12 of [tian2021iclr] and its like for the deviation, each if the gradient flows through that statistic
-    by_mean = through_mean * back.sum(3, keepdim=True)
-    by_std = through_std * (back * y).sum(3, keepdim=True)
-    back = back - shares.unsqueeze(-1) * (by_mean + unit * by_std)
-    return back.sum(2) * slope * how.lengths, in_top
+    table = (y.flatten(2, 3) @ v).flatten(0, 2)
+    z = normalize(embedding_bag(rows, table, mode="sum"), dim=1).view(len(w), 2, -1, top.shape[3])
+    losses = [contrastive_loss(z[part], kind, how.form, how.tau).sum() for kind, part in how.losses]
+    in_weights, in_top = torch.autograd.grad(torch.stack(losses).sum(), leaves)
+    return in_weights, in_top
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -268,10 +215,7 @@ def settings_of(protocol: TokenRun, replicas: Sequence[Replica], world: World, d
         losses=_segments([cell.loss for cell in cells]),
         norms=torch.tensor(norms, dtype=dtype, device=world.lengths.device).T.reshape(4, -1, 1, 1, 1, 1),
         tau=protocol.tau,
-        factors={
-            loss: printed_factor(loss, protocol.tau, protocol.batch) if protocol.form == "printed" else 1.0
-            for loss in REFERENCES
-        },
+        form=protocol.form,
         lengths=world.lengths.to(dtype)[:, None, :, None],
     )
 

@@ -337,6 +337,5 @@ STUDIES = {  # with what they take on two cores
     "training-long-more": _study(("info_nce", "beta -0.5"), (4, 5, 6), LONG),  # three seeds more
     "training-recipe": _study(RECIPE, (1, 2, 3), FEW),  # an hour and a half
     "training-hundred": _study(HUNDRED, (1,), WORKING),  # more than seven hours
-    "training-hundred-more": _study(HUNDRED, (2, 3), WORKING),  # twice as long
     "training-whole": _study(("info_nce", "exact", "beta -0.5"), (1,), WHOLE),  # an hour of a core for each run
 }

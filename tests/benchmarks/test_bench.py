@@ -23,7 +23,7 @@ def test_the_operator_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_training_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "training", "augment", "step", "--quick"]) in (0, 1)
-    assert "ours is faster by the clock" in capsys.readouterr().out
+    assert "our time by the clock" in capsys.readouterr().out
     assert cli.main(["bench", "training", "cooking"]) == 2
     assert "no stage 'cooking'" in capsys.readouterr().err
 
@@ -31,7 +31,7 @@ def test_training_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_missed_bar_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         Row("a", "even", 2.0, "s", 2.0),
-        Row("a", "few", 8.0, "x", 9.0, at_least=True),
+        Row("a", "much", 9.0, "x", 8.0),
         Row("b", "no", math.nan, "", 1),
     ]
     assert [row.verdict for row in rows] == ["ok", "MISSED", "MISSED"]
@@ -44,6 +44,6 @@ def test_the_error_sees_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None
     _, views = bench.population((4,), 3, 2, 0, torch.float64)
     op = covariance_operator(mlp((4, 5, 2)), "0", views)
     assert bench.product_error(op) < 1e-13
-    right = CovarianceOperator.apply_transpose
-    monkeypatch.setattr(CovarianceOperator, "apply_transpose", lambda self, d: right(self, d) * (1 + 1e-9))
+    right = CovarianceOperator.matmat
+    monkeypatch.setattr(CovarianceOperator, "matmat", lambda self, m, **named: right(self, m, **named) * (1 + 1e-9))
     assert 1e-11 < bench.product_error(op) < 1e-8

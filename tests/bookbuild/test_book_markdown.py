@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from docutils import nodes
 
-from bookbuild.cells import PICTURE, SET_UP, move_set_up, open_with_picture
+from bookbuild.cells import PICTURE
 from bookbuild.markdown import MARK, pieces, without_marks
 
 NAMES = ["one", "two"]
@@ -88,55 +87,6 @@ def test_pieces_are_cut_where_cells_and_sections_begin() -> None:
         ("text", 4, "E.", (), False),
     ]
     assert MARK not in without_marks(html)
-
-
-def code_cell(index: int, *outputs: nodes.Node) -> nodes.container:
-    shown = nodes.container("", *outputs, nb_element="cell_code_output")
-    source = nodes.container("", nodes.literal_block("", f"cell {index}"), nb_element="cell_code_source")
-    return nodes.container("", source, *([shown] if outputs else []), cell_index=index)
-
-
-def at(node: nodes.Element, cell: int) -> nodes.Element:
-    node.line = 10000 * (cell + 1) + 1
-    return node
-
-
-def opening() -> nodes.document:
-    from docutils.utils import new_document
-
-    document = new_document("x")
-    slider = nodes.raw("", '<div class="sslbook-slider"></div>', format="html")
-    caption = at(nodes.caption("", "Its caption."), 5)
-    document += nodes.section(
-        "",
-        nodes.title("", "One"),
-        at(nodes.paragraph("", "What you will see."), 0),
-        code_cell(1),
-        code_cell(2),
-        at(nodes.paragraph("", "The picture."), 3),
-        code_cell(4, nodes.figure("", slider, caption, ids=["fig-one"])),
-        nodes.section("", nodes.title("", "Two"), at(nodes.paragraph("", "Text."), 5), code_cell(6)),
-    )
-    return document
-
-
-def test_a_chapter_opens_with_its_picture_and_one_bar() -> None:
-    document = opening()
-    open_with_picture(document)
-    assert document[0].astext().split("\n\n") == [
-        "One", "What you will see.", "The picture.", f'<{PICTURE} data-cell="4"></{PICTURE}>',
-        '<div class="sslbook-slider"></div>', "Its caption.", SET_UP[0], "cell 1", "cell 2", "cell 4", SET_UP[1],
-        "Two", "Text.", "cell 6",
-    ]  # fmt: skip
-    before = opening()
-    before[0].remove(before[0][5])  # without a picture the code alone is folded
-    open_with_picture(before)
-    assert before[0].astext().split("\n\n")[2:7] == [SET_UP[0], "cell 1", "cell 2", SET_UP[1], "The picture."]
-
-
-def test_a_page_has_its_set_up_at_its_foot() -> None:
-    page = f"<section><p>Picture</p>{SET_UP[0]}<pre>code</pre>{SET_UP[1]}<section>Text</section></section><p>End</p>"
-    assert move_set_up(page) == "<section><p>Picture</p><section>Text</section><pre>code</pre></section><p>End</p>"
 
 
 CAPTIONED = (

@@ -7,27 +7,51 @@ import shutil
 from collections import Counter
 from html import unescape
 from pathlib import Path
+from typing import Any
+from unittest import mock
 from urllib.parse import unquote, urlsplit
 
+import conftest
+import jupytext
 import nbformat
 import pytest
 import yaml
 from bs4 import BeautifulSoup
+from conftest import number
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from bookbuild import render, search, sphinx_ext
 from bookbuild.layout import find_book
+from sslchapters import plots
+from sslchapters.values import badge
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = """---
-jupytext:
-  text_representation: {extension: .md, format_name: myst, format_version: 0.13}
-kernelspec: {display_name: Python 3, language: python, name: python3}
----
-
-"""
+HEADER = conftest.HEADER.partition("# The chapter")[0]
 CHAPTER = """# One
+
+What you will see.
+
+```{code-cell} ipython3
+print("hello")
+```
+
+The picture.
+
+```{code-cell} ipython3
+slider(draw)
+```
+
+(fig-learning)=
+*It learns* $x$.
+In steps.
+
+```{code-cell} ipython3
+:tags: [hide-cell]
+claim("opening")
+```
+
+## Statements
 
 ```{prf:theorem} First
 :label: thm-first
@@ -81,10 +105,54 @@ Two.
 Two.
 ```
 
+## Shown
+
+See {numref}`fig-learning`, {numref}`fig-drawn`, {numref}`tab-above`, {numref}`tab-inside`.
+
 ```{code-cell} ipython3
 :tags: [hide-input]
-print("hello")
+plot()
 ```
+
+(fig-drawn)=
+Drawn.
+
+(tab-above)=
+```{code-cell} ipython3
+show("<p><em>Above</em></p><table>")
+```
+
+```{exercise}
+:label: ex-three
+Three.
+```
+
+```{solution-start} ex-three
+:class: dropdown
+```
+
+By code.
+
+```{code-cell} ipython3
+solve()
+```
+
+```{solution-end}
+```
+
+### Inner
+
+(tab-inside)=
+```{code-cell} ipython3
+show("<table><caption>Inside &lt; 1</caption>")
+```
+
+```{code-cell} ipython3
+:tags: [hide-cell]
+claim("inner")
+```
+
+The end.
 """
 
 
@@ -113,25 +181,46 @@ def root(tmp_path: Path) -> Path:
 GLUED = {"gap": -1.23e-15, "rise": 1.26, "rise-low": 0.4, "rise-high": 2.01, "rise-n": 5, "share": 0.271}
 
 
-def glued(name: str, value: float) -> nbformat.NotebookNode:
-    return nbformat.v4.new_output(
-        "display_data",
-        data={"application/papermill.record/text/plain": repr(value)},
-        metadata={"scrapbook": {"name": name, "mime_prefix": "application/papermill.record/"}},
-    )
+def slider_html() -> str:
+    """What a notebook holds of a slider with two frames."""
+    shown: list[str] = []
+    with mock.patch.object(plots, "display_html", lambda html, text: shown.append(html)):
+        plots.slider(lambda _: plots.figure()[0], (0, 1), label="steps", alt=str, name="learning")
+    return shown[0]
+
+
+def outputs(source: str) -> list[nbformat.NotebookNode]:
+    """What a cell of the chapter has shown."""
+
+    def display(data: dict[str, str], **metadata: Any) -> nbformat.NotebookNode:
+        return nbformat.v4.new_output("display_data", data=data, metadata=metadata)
+
+    said = nbformat.v4.new_output("stream", name="stdout", text="hello\n")
+    if source.startswith("print"):
+        kind = "application/papermill.record/"
+        named = {name: {"name": name, "mime_prefix": kind} for name in GLUED}
+        return [said, *(display({f"{kind}text/plain": repr(GLUED[n])}, scrapbook=named[n]) for n in GLUED)]
+    if source.startswith("plot"):
+        return [said, display({"image/png": PIXEL})]
+    if source.startswith("solve"):
+        return []
+    if source.startswith("claim"):
+        check = number(source.split('"')[1], 2e-16, id=None, below=1e-14, rejects={"sign": 1.0})
+        return [display({"text/html": badge(check)})]
+    html = SLIDER if source.startswith("slider") else source.split('"')[1] + "<tr><td>1</td></tr></table>"
+    return [display({"text/html": html, "text/plain": "1"})]
+
+
+SLIDER = slider_html()
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 
 
 def execute(root: Path, chapter: str) -> None:
     """Write the notebook that an execution of `chapter` would leave."""
-    import jupytext
-
     notebook = jupytext.reads(HEADER + chapter, fmt="md:myst")
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [
-                nbformat.v4.new_output("stream", name="stdout", text="hello\n"),
-                *(glued(name, value) for name, value in GLUED.items()),
-            ]
+            cell.outputs = outputs(cell.source)
     (root / "executed").mkdir(exist_ok=True)
     nbformat.write(notebook, root / "executed/one.ipynb")
 
@@ -206,6 +295,37 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     table = page.select_one("table.sslbook-stack")
     assert [cell["data-label"] for cell in table.select("tbody td")] == list("ABCD")
     assert table.select_one("code").decode_contents().count("<wbr/>") == 2
+
+    # What cells become: an opening picture, figures and tables with numbers and captions, checks folded by sections.
+    captions = {one["id"]: one.figcaption.text.strip("#\n") for one in page.select("figure[id]")}
+    assert captions == {
+        "fig-learning": "Figure 1.1 It learns \\(x\\).\nIn steps.",
+        "fig-drawn": "Figure 1.2 Drawn.",
+        "tab-above": "Table 1.2 Above",
+        "tab-inside": "Table 1.3 Inside < 1",
+    }
+    assert "See Figure 1.1, Figure 1.2, Table 1.2, Table 1.3." in page.text
+    assert page.select_one("#fig-learning #slider-learning")
+    assert "hello" not in page.select_one("#fig-drawn").text
+    article = str(page.article)
+    signs = (
+        "What you will see",
+        "The picture.",
+        "slider-learning",
+        'id="check-opening"',
+        'id="statements"',
+        "The end.",
+    )
+    places = [*map(article.index, signs), article.index("Show the code that sets up this page and draws its first")]
+    assert places == sorted(places), "it opens with its picture, and its set-up stands at its foot"
+    opening, shown = page.select("details.sslbook-proved")
+    assert (opening.summary.text, shown.summary.text) == ("✓ 1 check and the code", "✓ 1 check and the code")
+    assert opening.find_next("section")["id"] == "statements"
+    assert [pre.text.strip() for pre in shown.select(".cell_input pre")] == ["plot()", 'claim("inner")']
+    assert str(shown).index('id="check-inner"') < str(shown).index("claim"), "a check stands above its code"
+    assert shown.select_one("details.sslbook-check-rejects").has_attr("open"), "who opened the line wants all of it"
+    assert shown.find_parent("section")["id"] == "shown", "at the end, below the section's own sections"
+
     intro = BeautifulSoup((html / "chapters/intro.html").read_text(encoding="utf-8"), "html.parser")
     assert intro.select_one("div.citation .label").text.strip("[]") == "Tian et al., 2020a"
     assert all(len(entry.select("p a")) <= 1 for entry in intro.select("div.citation")), "one link for each"
@@ -215,7 +335,6 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "SIL OPEN FONT LICENSE" in (html / "chapters" / licences).read_text(encoding="utf-8")
     assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
     assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
-
     assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
     for other in ("chapters/intro.html", "search.html"):
         light = (html / other).read_text(encoding="utf-8")
@@ -227,14 +346,28 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     notebook = nbformat.read(html / "chapters" / offers["one.ipynb"], as_version=4)
     nbformat.validate(notebook)
     told = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    assert "> **Theorem 1.1** (First)\n>\n> $x = x$" in told
-    assert "By [Theorem 1.1](#thm-first)." in told
-    assert '<a id="tab-one"></a>' in told
-    assert "$$\na = b\n\\tag{1.1}\n$$" in told
-    assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
-    assert f"It gains {rise}, 1.2 or more; 28% of them." in told
-    install, hello, beside, in_all = (cell for cell in notebook.cells if cell.cell_type == "code")
-    assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
+    for words in (
+        '<a id="fig-learning"></a>**Figure 1.1** *It learns* $x$.',
+        "> **Theorem 1.1** (First)\n>\n> $x = x$",
+        "By [Theorem 1.1](#thm-first).",
+        '<a id="tab-one"></a>',
+        "$$\na = b\n\\tag{1.1}\n$$",
+        "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)",
+        f"It gains {rise}, 1.2 or more; 28% of them.",
+        "[errata](https://ada.github.io/book/chapters/ledger.html)",
+    ):
+        assert words in told
+    assert [" ".join(cell.source.split())[:16] for cell in notebook.cells if cell.cell_type == "code"] == [
+        "# Run this first", 'print("hello")', "slider(draw)", 'claim("opening")', "# this run's num", "plot()",
+        'show("<p><em>Abo', 'solve()', 'show("<table><ca', 'claim("inner")', "# what this run ",
+    ]  # fmt: skip
+    beside = notebook.cells[[cell.source.startswith("# this run") for cell in notebook.cells].index(True)]
+    assert '"gap:.1e=-1.23e-15"' in beside.source
+    assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source
+    seen = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.startswith("show")]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell not in seen]
+    assert all(cell.metadata.jupyter.source_hidden for cell in code)
+    assert [output.output_type for output in code[1].outputs] == ["stream"], "what is glued stays with the build"
     buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
     assert [button["href"].partition("?")[0] for button in buttons] == [
         "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
@@ -242,11 +375,6 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
         "https://github.com/Ada/book/edit/main/chapters/one.md",
         "https://github.com/Ada/book/issues/new",
     ]
-    assert '"gap:.1e=-1.23e-15"' in beside.source
-    assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source
-    assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
-    assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello, in_all))
-    assert in_all.source.endswith("sum_up()")
     assert (html / "chapters" / offers["one.md"]).read_text(encoding="utf-8") == HEADER + CHAPTER
 
     # A page with a broken reference: refused, with its place; the good book stays.

@@ -220,22 +220,15 @@ def test_it_fits_a_phone_shows_the_focus_and_axe_finds_nothing(driver: Any, widt
 
 
 @browser_cases.in_browser
-def test_on_paper_it_is_a_still(driver: Any) -> None:
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    parts = [f"#canvas-{name} {what}" for name in ("world", "fates") for what in ("svg", "form")]
-    shown = [driver.find_element("css selector", part).is_displayed() for part in parts]
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    assert shown == [True, False] * 2
-
-
-@browser_cases.in_browser
-def test_who_wants_little_motion_sees_the_path_at_once(driver: Any) -> None:
+def test_on_paper_it_is_a_still_and_who_wants_little_motion_sees_the_path_at_once(driver: Any) -> None:
     moves = """const path = document.querySelector('#canvas-fates svg > .sslbook-canvas-path');
     path.classList.add('sslbook-canvas-run'); return getComputedStyle(path).animationName"""
+    parts = [f"#canvas-{name} {what}" for name in ("world", "fates") for what in ("svg", "form")]
     found = {}
-    for wish in ("no-preference", "reduce"):
+    for media, wish in (("print", "no-preference"), ("", "reduce")):
         wishes = [{"name": "prefers-reduced-motion", "value": wish}]
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wishes})
-        found[wish] = driver.execute_script(moves)
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert found == {"no-preference": "sslbook-run", "reduce": "none"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": wishes})
+        shown = [driver.find_element("css selector", part).is_displayed() for part in parts]
+        found[media or "screen"] = (shown, driver.execute_script(moves))
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    assert found == {"print": ([True, False] * 2, "sslbook-run"), "screen": ([True] * 4, "none")}

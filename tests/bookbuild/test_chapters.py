@@ -17,11 +17,6 @@ BOOK = find_book(Path(__file__).resolve().parents[2])
 CHAPTERS = [chapter for chapter in find_chapters(BOOK) if chapter.runs]
 
 
-def notebook_of(chapter: Chapter) -> Path:
-    """The chapter's notebook as the download button has it."""
-    return BOOK.html / "notebooks" / f"{chapter.name}.ipynb"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
 def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path, tmp_path: Path) -> None:
@@ -33,7 +28,7 @@ def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path
             patch.setenv(name, variables[name])
         patch.setenv("JUPYTER_PATH", str(kernel_of(reader, tmp_path)))
         executed = papermill.execute_notebook(
-            str(notebook_of(chapter)),
+            str(BOOK.html / "notebooks" / f"{chapter.name}.ipynb"),
             str(tmp_path / "out.ipynb"),
             parameters={"scale": "quick", "seed": 0, "strict": True},
             cwd=str(tmp_path),

@@ -11,20 +11,17 @@ from bookbuild import noise
 
 rng = np.random.default_rng(0)
 a, x = rng.standard_normal((40, 40)), rng.standard_normal(1000)
-t, f = torch.from_numpy(a.copy()), torch.from_numpy(a.astype(np.float32))
-image = torch.from_numpy(rng.standard_normal((2, 3, 8, 8)))
+t, image = torch.from_numpy(a.copy()), torch.from_numpy(rng.standard_normal((2, 3, 8, 8)))
 made = {
     "product": lambda: a @ a, "sums": lambda: np.array([x[i:].sum() for i in range(300)]), "exp": lambda: np.exp(x),
-    "inverse": lambda: np.linalg.inv(a), "torch": lambda: t @ t, "float32": lambda: f @ f, "mean": lambda: t.mean(0),
-    "exponential": lambda: t.exp(), "transposed": lambda: (t.T.exp() + 0), "convolution":
-        lambda: torch.nn.functional.conv2d(image, image), "inside": lambda: torch.func.vmap(torch.exp)(t),
+    "inverse": lambda: np.linalg.inv(a), "torch": lambda: t @ t, "float32": lambda: t.float() @ t.float(),
+    "transposed": lambda: (t.T.exp() + 0), "convolution": lambda: torch.nn.functional.conv2d(image, image),
 }
 def plain(found):
     return found.numpy().copy() if isinstance(found, torch.Tensor) else np.array(found)
 
 before = {name: plain(make()) for name, make in made.items()}
-symmetric = a + a.T
-values, vectors = np.linalg.eigh(symmetric)
+values, vectors = np.linalg.eigh(a + a.T)
 noise.start("SEED")
 for name, make in made.items():
     then, now, again = before[name], plain(make()), plain(make())
@@ -32,25 +29,19 @@ for name, make in made.items():
     off = np.abs(now - then) / np.spacing(np.abs(then))
     assert 0.3 < (off > 0).mean() < 0.9 and off.max() <= 2, (name, off.max(), (off > 0).mean())  # 1 of the next binade is 2
 assert (np.arange(100.0).sum(), np.ones(8) @ np.ones(8), float(torch.ones(3, 4).sum())) == (4950, 8, 12)
-assert (x + x == 2 * x).all()
-for now, turned in (np.linalg.eigh(symmetric), map(plain, torch.linalg.eigh(torch.from_numpy(symmetric)))):
+for turned in (np.linalg.eigh(a + a.T)[1], torch.linalg.eigh(torch.from_numpy(a + a.T))[1].numpy()):
     agree = (vectors * turned).sum(0)
     assert np.allclose(np.abs(agree), 1) and {-1, 1} == set(np.sign(agree)), "signs are the library's own"
 basis = torch.linalg.eigh(torch.eye(4).double())[1]
 assert torch.allclose(basis @ basis.T, torch.eye(4).double()) and basis.abs().max() < 0.999, "and a degenerate space's basis"
-u, s, vh = torch.linalg.svd(t[:3], full_matrices=True)
-assert torch.allclose((u * s) @ vh[:3], t[:3]) and torch.allclose(vh @ vh.T, torch.eye(40).double())
-weight = t.clone().requires_grad_()
-(weight @ t).exp().mean().backward()
-print(float(weight.grad.abs().sum()).hex())
+print(float((t @ t)[0, 0]).hex(), float((t @ t)[1, 1]).hex())
 """
 
 
 def test_what_moves_and_what_stays() -> None:
-    ran = [
+    one, other = (
         subprocess.run([sys.executable, "-c", CODE.replace("SEED", seed)], capture_output=True, text=True, check=False)
-        for seed in ("1", "1", "2")
-    ]
-    assert [done.stderr for done in ran] == ["", "", ""]
-    one, again, other = (done.stdout for done in ran)
-    assert one == again != other
+        for seed in "12"
+    )
+    assert (one.stderr, other.stderr) == ("", "")
+    assert one.stdout != other.stdout

@@ -3,179 +3,113 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from sslchapters.byol import runs
-from sslchapters.byol.runs import (
-    BARE,
-    GROUPED,
-    GROUPS,
-    LARGE,
-    MEASURES,
-    NONE,
-    NUMBERS,
-    PLAIN,
-    SAMPLE,
-    STANDARDIZED,
-    VIEWS,
-    WEIGHTS,
-    Ablation,
-    Augmentation,
-    Norm,
-    Recipe,
-    Shape,
-    Split,
-    State,
-    _step,
-    augment,
-    definite,
-    digits,
-    encode,
-    initial_weights,
-    linear,
-    linear_probe,
-    train_ablations,
-)
 from sslchapters.enumerated import Images
 
-SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)
-SHORT = replace(SMALL, epochs=1)
+SMALL = runs.Recipe(shape=runs.Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)
 f64 = torch.float64
 
 
-def tiny(n: int = 48) -> Split:
-    everything = digits().train
-    return Split(
+def tiny(n: int = 48) -> runs.Split:
+    everything = runs.digits().train
+    return runs.Split(
         Images(everything.pixels[:n], everything.labels[:n], "digits"),
         Images(everything.pixels[-30:], everything.labels[-30:], "digits"),
     )
 
 
-class Reference(nn.Module):
-    """One replica, as anyone would write it with PyTorch's modules."""
+def reference(w: dict[str, Tensor], x: Tensor, norm: runs.Norm) -> tuple[Tensor, Tensor]:
+    """One replica's projected and predicted outputs, as anyone would write them with PyTorch's functions."""
 
-    def __init__(self, shape: Shape, predictor: int, norm: Norm) -> None:
-        super().__init__()
-        self.norm = norm
-        c = (shape.colours, *shape.channels)
-        convs = [nn.Conv2d(a, b, 3, 2, 1, bias=False) for a, b in itertools.pairwise(c)]
-        self.encoder = nn.Sequential(
-            *(m for conv in convs for m in (conv, self.middle(conv.out_channels), nn.ReLU())),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-        )
-        self.projector = nn.ModuleList([nn.Linear(c[-1], shape.width), nn.Linear(shape.width, shape.output)])
-        sizes = {
-            0: [],
-            1: [(shape.output, shape.output)],
-            2: [(shape.output, shape.width), (shape.width, shape.output)],
-        }
-        self.predictor = nn.ModuleList([nn.Linear(a, b) for a, b in sizes[predictor]])
-        if norm in STANDARDIZED:
-            for layer in (*convs, self.projector[0], *self.predictor[:-1]):
-                register_parametrization(layer, "weight", StandardWeights())
+    def weight(name: str) -> Tensor:
+        """In some ablations each output's weights without their mean, over their deviation and the root of their number."""
+        held = w[name]
+        if norm not in runs.STANDARDIZED or name in ("projector1.weight", "predictor1.weight"):
+            return held
+        axes = tuple(range(1, held.ndim))
+        spread = held.var(axes, unbiased=False, keepdim=True) + 1e-5
+        return (held - held.mean(axes, keepdim=True)) / (held[0].numel() * spread).sqrt()
 
-    def middle(self, channels: int) -> nn.Module:
-        if self.norm in GROUPED:
-            return nn.GroupNorm(1, channels, affine=False)
-        return nn.Identity() if self.norm in BARE else nn.BatchNorm2d(channels, affine=False)
+    def middle(x: Tensor) -> Tensor:
+        if norm in runs.BARE:
+            return x
+        if norm in runs.GROUPED:
+            return F.group_norm(x, 1)
+        return F.batch_norm(x, None, None, training=True) if x.ndim == 4 else (x - x.mean(0)) / (x.var(0) + 1e-5).sqrt()
 
-    def standardize(self, x: Tensor) -> Tensor:
-        if self.norm in (*GROUPED, *BARE):
-            return self.middle(x.shape[1])(x)
-        return (x - x.mean(0)) / (x.var(0) + 1e-5).sqrt()
+    def dense(name: str, x: Tensor) -> Tensor:
+        return F.linear(x, weight(f"{name}.weight"), w[f"{name}.bias"])
 
-    def project(self, x: Tensor) -> Tensor:
-        first, second = self.projector
-        return second(self.standardize(first(self.encoder(x))).relu())
-
-    def predict(self, z: Tensor) -> Tensor:
-        if len(self.predictor) == 2:
-            return self.predictor[1](self.standardize(self.predictor[0](z)).relu())
-        return self.predictor[0](self.standardize(z)) if len(self.predictor) else z
-
-
-class StandardWeights(nn.Module):
-    """Each output's weights without their mean, over their deviation and the root of their number."""
-
-    def forward(self, w: Tensor) -> Tensor:
-        axes = tuple(range(1, w.ndim))
-        count = w[0].numel()
-        return (w - w.mean(axes, keepdim=True)) / (count * (w.var(axes, unbiased=False, keepdim=True) + 1e-5)).sqrt()
-
-
-def reference_of(weights: dict[str, Tensor], shape: Shape, predictor: int, r: int, norm: Norm) -> Reference:
-    net = Reference(shape, predictor, norm).double()
-
-    def raw(layer: nn.Module) -> Tensor:
-        return layer.parametrizations.weight.original if is_parametrized(layer) else layer.weight  # type: ignore[union-attr, return-value]
-
-    convs = [m for m in net.encoder if isinstance(m, nn.Conv2d)]
-    with torch.no_grad():
-        for level, conv in enumerate(convs):
-            raw(conv).copy_(weights[f"conv{level}"][r])
-        names = (
-            ["projector0", "projector1"] + (["predictor0"] if predictor == 2 else []) + ["predictor1"] * (predictor > 0)
-        )
-        for name, layer in zip(names, [*net.projector, *net.predictor], strict=True):
-            raw(layer).copy_(weights[f"{name}.weight"][r])
-            layer.bias.copy_(weights[f"{name}.bias"][r])
-    return net
+    for name in ("conv0", "conv1"):
+        x = middle(F.conv2d(x, weight(name), stride=2, padding=1)).relu()
+    z = dense("projector1", middle(dense("projector0", x.mean((2, 3)))).relu())
+    if "predictor0.weight" in w:
+        return z, dense("predictor1", middle(dense("predictor0", z)).relu())
+    return z, dense("predictor1", middle(z)) if "predictor1.weight" in w else z
 
 
 @pytest.mark.parametrize(
     ("predictor", "ema", "norm"),
-    [(0, 0.0, Norm()), (1, 0.8, SAMPLE), (2, 0.8, Norm()), (2, 0.0, PLAIN), (2, 0.8, GROUPS), (1, 0.0, WEIGHTS)],
+    [
+        (0, 0.0, runs.Norm()),
+        (1, 0.8, runs.SAMPLE),
+        (2, 0.8, runs.Norm()),
+        (2, 0.0, runs.PLAIN),
+        (2, 0.8, runs.GROUPS),
+        (1, 0.0, runs.WEIGHTS),
+    ],
 )
-def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float, norm: Norm) -> None:
-    """SGD of torch.optim, modules of torch.nn, one replica at a time, views as separate batches."""
+def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float, norm: runs.Norm) -> None:
+    """SGD of torch.optim, functions of torch.nn, one replica at a time, views as separate batches."""
     seeds, cells, shape = [3, 4], 2, SMALL.shape
-    cell = Ablation(predictor, ema, norm, norm)
-    online = {k: w.requires_grad_() for k, w in initial_weights(shape, seeds, cells, predictor, f64).items()}
+    cell = runs.Ablation(predictor, ema, norm, norm)
+    online = {k: w.requires_grad_() for k, w in runs.initial_weights(shape, seeds, cells, predictor, f64).items()}
     target = {k: w.detach().clone() for k, w in online.items()} if ema else None
-    replicas = [reference_of(online, shape, predictor, r, norm) for r in range(4)]
-    teachers = [copy.deepcopy(net) for net in replicas]
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=4e-4) for net in replicas]
+    replicas = [{k: w[r].detach().clone().requires_grad_() for k, w in online.items()} for r in range(4)]
+    teachers = copy.deepcopy(replicas)
+    optimizers = [torch.optim.SGD([*net.values()], lr=0.1, momentum=0.9, weight_decay=4e-4) for net in replicas]
     velocity = [torch.zeros_like(w) for w in online.values()]
     keep = torch.full((4,), ema, dtype=f64)
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         views = torch.rand(12, 2, 1, 8, 8, generator=generator, dtype=f64)
-        _step(SMALL, cell.kind, online, target, keep, velocity, views)
+        runs._step(SMALL, cell.kind, online, target, keep, velocity, views)
         for r, (net, teacher, optimizer) in enumerate(zip(replicas, teachers, optimizers, strict=True)):
             first, second = views[:6, r // cells], views[6:, r // cells]
             with torch.no_grad():
-                goal = [(teacher if ema else net).project(x) for x in (first, second)]
-            guess = [net.predict(net.project(x)) for x in (first, second)]
+                goal = [reference(teacher if ema else net, x, norm)[0] for x in (first, second)]
+            guess = [reference(net, x, norm)[1] for x in (first, second)]
             cosines = F.cosine_similarity(guess[0], goal[1]) + F.cosine_similarity(guess[1], goal[0])
             optimizer.zero_grad()
             (-2 * cosines).mean().backward()
             optimizer.step()
             with torch.no_grad():
-                for old, new in zip(teacher.parameters(), net.parameters(), strict=True):
-                    old.mul_(ema).add_((1 - ema) * new)
+                for name, old in teacher.items():
+                    old.mul_(ema).add_((1 - ema) * net[name])
     for r, net in enumerate(replicas):
-        again = reference_of(online, shape, predictor, r, norm)
-        for mine, theirs in zip(again.parameters(), net.parameters(), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close({k: w[r] for k, w in online.items()}, net, rtol=1e-9, atol=1e-11)
 
 
 def test_a_replica_is_what_it_is_alone() -> None:
-    cells = {"a": Ablation(2, 0.9), "b": Ablation(2, 0.5, span=(0.0, 0.1)), "c": Ablation(2, 0.9, reset=1)}
+    cells = {
+        "a": runs.Ablation(2, 0.9),
+        "b": runs.Ablation(2, 0.5, span=(0.0, 0.1)),
+        "c": runs.Ablation(2, 0.9, reset=1),
+    }
     cells["d"] = replace(cells["c"], span=(-0.02, 0.02))
-    together = train_ablations(SMALL, cells, [5, 7], tiny(), at=(0, 2), dtype=f64)
+    together = runs.train_ablations(SMALL, cells, [5, 7], tiny(), at=(0, 2), dtype=f64)
     for name, cell in cells.items():
-        alone = train_ablations(SMALL, {name: cell}, [7], tiny(), at=(0, 2), dtype=f64)
-        for m in MEASURES:
+        alone = runs.train_ablations(SMALL, {name: cell}, [7], tiny(), at=(0, 2), dtype=f64)
+        for m in runs.MEASURES:
             torch.testing.assert_close(together[name][m][:, 1:], alone[name][m], rtol=1e-9, atol=1e-12)
 
 
@@ -186,7 +120,7 @@ def test_the_probes_penalty_is_a_ridge() -> None:
     generator, labels, truth = torch.Generator().manual_seed(2), torch.arange(24) % 3, torch.arange(2000) % 3
     train = torch.randn(2, 24, 20, generator=generator, dtype=f64)
     test = torch.randn(2, 2000, 20, generator=generator, dtype=f64) + 0.3 * F.one_hot(truth, 20)
-    for x, y, accuracy in zip(train, test, linear_probe(train, labels, test, truth), strict=True):
+    for x, y, accuracy in zip(train, test, runs.linear_probe(train, labels, test, truth), strict=True):
         scaled, asked = ((part - x.mean(0)) / x.std(0) for part in (x, y))
         theirs = Ridge(alpha=24e-3).fit(scaled.numpy(), F.one_hot(labels).double().numpy())
         right = torch.from_numpy(theirs.predict(asked.numpy())).argmax(1) == truth
@@ -195,8 +129,8 @@ def test_the_probes_penalty_is_a_ridge() -> None:
 
 def test_views_equal_scipys_affine_transform() -> None:
     image = torch.rand(1, 1, 9, 9, dtype=f64, generator=torch.Generator().manual_seed(1))
-    kind = Augmentation(shift=0.2, zoom=0.3, rotation=0.5, gain=0.0)
-    u = torch.rand(1, NUMBERS, dtype=f64, generator=torch.Generator().manual_seed(2))
+    kind = runs.Augmentation(shift=0.2, zoom=0.3, rotation=0.5, gain=0.0)
+    u = torch.rand(1, runs.NUMBERS, dtype=f64, generator=torch.Generator().manual_seed(2))
     v = (2 * u - 1)[0].numpy()
     angle, size = 0.5 * v[0], 1 + 0.3 * v[1]
     # ours by (x, y) in units of half a side; SciPy's by (row, column) in pixels, about the centre
@@ -205,42 +139,37 @@ def test_views_equal_scipys_affine_transform() -> None:
     offset = np.array([4.0, 4.0]) + moved - matrix @ np.array([4.0, 4.0])
     padded = np.pad(image[0, 0].numpy(), 8)  # zeros outside, and interpolation towards them
     theirs = ndimage.affine_transform(padded, matrix, offset + 8 - matrix @ [8, 8], order=1)[8:-8, 8:-8]
-    torch.testing.assert_close(augment(image, u, kind)[0, 0], torch.from_numpy(theirs), rtol=1e-10, atol=1e-12)
-
-
-def state(head: Norm, *, ema: bool) -> State:
-    """Two replicas with a predictor of one layer; the target's weights are other ones if there is an average."""
-    online, other = (initial_weights(SHORT.shape, seeds, 1, 1, f64) for seeds in ((3, 4), (5, 6)))
-    return State(Ablation(1, 0.5 * ema, NONE, head), online, other if ema else None, 2)
-
-
-def views() -> torch.Tensor:
-    g = torch.Generator().manual_seed(1)
-    clean = torch.randn(12, 1, 8, 8, generator=g, dtype=f64).repeat_interleave(VIEWS, 0)
-    return clean + 0.3 * torch.randn(clean.shape, generator=g, dtype=f64)
+    torch.testing.assert_close(runs.augment(image, u, kind)[0, 0], torch.from_numpy(theirs), rtol=1e-10, atol=1e-12)
 
 
 def jacobians(w: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """``w x`` differentiated in ``w`` at each input: ``(N, VIEWS, outputs, numbers of w)``."""
+    """``w x`` differentiated in ``w`` at each input: ``(N, runs.VIEWS, outputs, numbers of w)``."""
     found = torch.func.vmap(torch.func.jacrev(torch.mv), (None, 0))(w, inputs)
-    return found.flatten(2).unflatten(0, (-1, VIEWS))
+    return found.flatten(2).unflatten(0, (-1, runs.VIEWS))
 
 
-@pytest.mark.parametrize(("head", "ema"), [(NONE, False), (Norm(), True)])
-def test_the_definite_share_is_that_of_the_jacobian(head: Norm, ema: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("head", "ema"), [(runs.NONE, False), (runs.Norm(), True)])
+def test_the_definite_share_is_that_of_the_jacobian(
+    head: runs.Norm, ema: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """K by autograd, in the projector's last layer; sigma held at its value, as Theorem 8's J has it."""
     monkeypatch.setattr(runs, "DIRECTIONS", 7)
-    now, x = state(head, ema=ema), views()
-    found = definite(now, x)
+    online, other = (runs.initial_weights(SMALL.shape, seeds, 1, 1, f64) for seeds in ((3, 4), (5, 6)))
+    now = runs.State(runs.Ablation(1, 0.5 * ema, runs.NONE, head), online, other if ema else None, 2)
+    g = torch.Generator().manual_seed(1)
+    clean = torch.randn(12, 1, 8, 8, generator=g, dtype=f64).repeat_interleave(runs.VIEWS, 0)
+    x = clean + 0.3 * torch.randn(clean.shape, generator=g, dtype=f64)
+    found = runs.definite(now, x)
     for r in range(2):
         weights = {name: w[r : r + 1] for name, w in now.online.items()}
         goals = weights if now.target is None else {name: w[r : r + 1] for name, w in now.target.items()}
         z, v = (
-            linear(part, "projector0", encode(part, x[:, None], NONE, views=1)).relu()[0] for part in (weights, goals)
+            runs.linear(part, "projector0", runs.encode(part, x[:, None], runs.NONE, views=1)).relu()[0]
+            for part in (weights, goals)
         )
         w, w_goal = weights["projector1.weight"][0], goals["projector1.weight"][0]
         h = z @ w.mT
-        scale = (h.var(0) + 1e-5).rsqrt() if head != NONE else torch.ones(4, dtype=f64)
+        scale = (h.var(0) + 1e-5).rsqrt() if head != runs.NONE else torch.ones(4, dtype=f64)
         k = (weights["predictor1.weight"][0] * scale) @ jacobians(w, z)
         other = jacobians(w_goal, v)
         halves = [(part[:, :2].mean(1), part[:, 2:].mean(1)) for part in (k, other)]
@@ -252,11 +181,11 @@ def test_the_definite_share_is_that_of_the_jacobian(head: Norm, ema: bool, monke
 
 
 def test_larger_initial_weights_are_three_times_those_of_he_below_relus() -> None:
-    def norms(now: State, data: Split) -> dict[str, Tensor]:
+    def norms(now: runs.State, data: runs.Split) -> dict[str, Tensor]:
         return {name: w.flatten(1).norm(dim=1) for name, w in now.online.items()}
 
-    cells = {norm.std: Ablation(2, 0.0, norm, norm) for norm in (NONE, PLAIN, LARGE)}
-    default, he, large = train_ablations(SHORT, cells, [3], tiny(), at=(0,), measure=norms, dtype=f64).values()
+    cells = {norm.std: runs.Ablation(2, 0.0, norm, norm) for norm in (runs.NONE, runs.PLAIN, runs.LARGE)}
+    default, he, large = runs.train_ablations(SMALL, cells, [3], tiny(), at=(0,), measure=norms, dtype=f64).values()
     for name in default:
         below = name.startswith("conv") or name.endswith("0.weight")
         for found, times in ((he, 6**0.5), (large, 3 * 6**0.5)):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sslchapters import claims, reading
+from sslchapters import ask, asking, claims, reading
 from sslchapters.claims import begin, claim, measure
 from sslchapters.reading import check, run_line, sum_up, this_run
 
@@ -30,6 +31,8 @@ def reference(x):
 def test_a_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert check(lambda x: np.einsum("ij,kj->ik", x, x), reference, CASES)
     assert capsys.readouterr().out == "✓ your answer agrees with the library on 4 cases\n"
+    with pytest.raises(ValueError, match="cases: got none"):
+        check(reference, reference, [])
 
 
 def missing(x):
@@ -73,11 +76,6 @@ def test_numbers_may_come_in_a_tuple_where_the_library_has_an_array(capsys: pyte
     assert not check(lambda: (1, 1), lambda: [1.0, -1.0], [()])
     assert not check(lambda x: 5 * x, lambda x: x, [(2.0,)])
     assert "every entry" not in capsys.readouterr().out, "of a single number nothing is every entry"
-
-
-def test_no_cases_is_an_error() -> None:
-    with pytest.raises(ValueError, match="cases: got none"):
-        check(reference, reference, [])
 
 
 @pytest.mark.parametrize("factor", [1, 2])
@@ -188,3 +186,31 @@ def test_what_a_notebook_can_t_be_given_is_refused_before_it_runs(names, scale: 
     notebook(monkeypatch, **names)
     with pytest.raises(ValueError, match=words):
         begin("covariance", scale=scale, device="cpu")
+
+
+FAR = {"Twice.": 2.0, "Half.": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("computed", "wrong", "within", "words"),
+    [
+        (1 + 1e-5, FAR, 0.005, "code finds"),
+        (1.3, FAR, 0.2, "code finds"),
+        (1.0, {"Twice.": 2.0}, 0.005, "two or more"),
+        (1.0, FAR | {"Nearly.": 1.009}, 0.005, "each beyond"),
+    ],
+)
+def test_a_box_that_would_take_a_wrong_number_or_refuse_the_right_one_is_an_error(
+    computed: float, wrong: dict[str, float], within: float, words: str
+) -> None:
+    with pytest.raises(AssertionError, match=words):
+        ask(1.0, computed=computed, wrong=wrong, within=within)
+
+
+def test_a_predicted_number_may_be_off_by_what_the_box_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes: list[str] = []
+    monkeypatch.setattr(asking, "display_html", lambda html, text: boxes.append(html))
+    ask(1.0, computed=1.15, wrong=FAR, within=0.2)
+    ask(1.0, computed=1.0, wrong=FAR)
+    assert ["".join(re.findall(r'data-within="([^"]*)"', box)) for box in boxes] == ["0.2", "0.005"]
+    assert all('data-answer="1.0"' in box for box in boxes)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
-from training_cases import SET
+from training_cases import SET, until
 
 from sslbook.training.presets.papers import Run, run_of
 from sslbook.training.run import checkpoints
@@ -96,12 +94,3 @@ def test_a_job_that_is_out_of_time_is_queued_again_and_ends_its_run_as_it_would_
     assert one is not None
     assert other is not None
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
-
-
-def until(there: Callable[[], Any]) -> Any:
-    """What is there at last."""
-    end = time.monotonic() + 300
-    while not (found := there()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
-    return found

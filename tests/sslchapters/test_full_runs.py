@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Told
 from training_cases import SET, done
 
 from sslbook import cli
@@ -89,14 +90,12 @@ def first_two(sheet: PaperTable) -> PaperTable:
     return replace(sheet, target=sheet.target.only(columns=sheet.target.columns[:2]), cells=sheet.cells[:2])
 
 
-def test_a_table_shows_paper_ours_and_difference_and_says_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_shows_paper_ours_and_difference_and_says_what_is_missing(tmp_path: Path, told: Told) -> None:
     for seed, best in ((1, 0.84), (2, 0.85)):
         rows = [{"epoch": 100, "linear": best - 0.01, "linear_best": best}, {"epoch": 500, "linear": None}]
         done(run_of("cifar10-simclr-nce", seed=seed), tmp_path, rows)
-    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "1", "2"]) == 0
-    out = capsys.readouterr().out
+    asked = ["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "1"]
+    out = told([*asked, "2"])
     assert "Table 2 of [tian2020]" in out
     line = next(line for line in out.splitlines() if line.startswith("CIFAR-10, InfoNCE; 100 epochs"))
     assert line.split()[-5:] == ["84.20±0.09", "84.50±0.71", "+0.30", "83.50±0.71", "2"]
@@ -104,13 +103,11 @@ def test_a_table_shows_paper_ours_and_difference_and_says_what_is_missing(
     again = f"sslbook table A-Tab2 --seeds 1 2 --folder {tmp_path} --run"
     assert f"12 runs of 12 not made yet: {again} makes them, in about 6 hours on one H200." in out
 
-    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "1", "2", "--json"]) == 0
-    cells = {"; ".join(cell["at"]): cell for cell in json.loads(capsys.readouterr().out)["cells"]}
+    cells = {"; ".join(cell["at"]): cell for cell in json.loads(told([*asked, "2", "--json"]))["cells"]}
     assert cells["CIFAR-10, InfoNCE; 100 epochs"]["found"]["best"] == [84.0, 85.0]
     assert cells["STL-10, exact; 100 epochs"]["found"]["best"] == []
 
-    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "1", "--dry-run"]) == 0
-    out = capsys.readouterr().out
+    out = told([*asked, "--dry-run"])
     assert "6 runs missing." in out
     assert str(run_of("stl10-simclr-exact", seed=1).folder(tmp_path)) in out
 
@@ -118,7 +115,7 @@ def test_a_table_shows_paper_ours_and_difference_and_says_what_is_missing(
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # submitit leaves its logs open
 @pytest.mark.parametrize("how", [["--run"], ["--cluster", "debug", "--jobs", "2"]])
 def test_a_table_makes_what_is_missing(
-    tmp_path: Path, how: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, how: list[str], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "--cluster" in how:
         pytest.importorskip("submitit")
@@ -126,12 +123,10 @@ def test_a_table_makes_what_is_missing(
     monkeypatch.setattr(tables, "paper_tables", lambda: {sheet.name: sheet})
     asked = ["table", sheet.name, *how, "--epochs", "1", "--seeds", "1", "--folder", str(tmp_path), "--device", "cpu"]
     small = ["--set", "evaluate=0", "--set", "networks.predictor_hidden=8", "--quiet"]
-    assert cli.main([*asked, *SET, *small]) == 0
-    out = capsys.readouterr().out
+    out = told([*asked, *SET, *small])
     assert "no run" not in out
     assert "not made yet" not in out
-    assert cli.main([*asked, *SET, *small, "--dry-run"]) == 0
-    assert "0 runs missing." in capsys.readouterr().out
+    assert "0 runs missing." in told([*asked, *SET, *small, "--dry-run"])
 
 
 @pytest.fixture
@@ -162,21 +157,18 @@ def test_a_run_that_diverges_or_is_made_elsewhere_does_not_stop_the_table(
 
 
 def test_what_is_not_comparable_is_not_compared(
-    two: PaperTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two: PaperTable, tmp_path: Path, capsys: pytest.CaptureFixture[str], told: Told
 ) -> None:
     accuracy = {"linear": 0.7, "linear_best": 0.7}
     done(run_of("stl10-byol", seed=1), tmp_path, [{"epoch": epoch, **accuracy} for epoch in (50, 100)])
     asked = ["table", two.name, "--seeds", "1", "--folder", str(tmp_path)]
-    assert cli.main(asked) == 0
-    assert re.search(r"^original .* 70\.00 +-8\.10 ", capsys.readouterr().out, flags=re.MULTILINE)
-    assert cli.main([*asked, "--epochs", "50"]) == 0
-    out = capsys.readouterr().out
+    assert re.search(r"^original .* 70\.00 +-8\.10 ", told(asked), flags=re.MULTILINE)
+    out = told([*asked, "--epochs", "50"])
     assert re.search(r"^original .* 70\.00 .* after 50$", out, flags=re.MULTILINE)
     assert f"sslbook table {two.name} --seeds 1 --epochs 50 --folder {tmp_path} --run" in out
 
     done(run_of("stl10-byol", seed=1, changes=["lr=0.1"]), tmp_path, [{"epoch": 100, **accuracy}])
-    assert cli.main([*asked, "--set", "lr=0.1"]) == 0
-    out = capsys.readouterr().out
+    out = told([*asked, "--set", "lr=0.1"])
     assert "\nchanged lr=0.1; 1 seed: 1.\n" in out
     assert re.search(r"^original +78\.10 +70\.00 +70\.00 ", out, flags=re.MULTILINE)
     assert f"sslbook table {two.name} --set lr=0.1 --seeds 1 --folder" in out
@@ -185,7 +177,7 @@ def test_what_is_not_comparable_is_not_compared(
 
 
 def test_a_record_stands_in_for_runs_that_are_not_here(
-    two: PaperTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    two: PaperTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], told: Told
 ) -> None:
     monkeypatch.setattr(store, "results_folder", lambda: tmp_path / "results")
     asked = ["table", two.name, "--seeds", "1", "--folder", str(tmp_path)]
@@ -197,8 +189,7 @@ def test_a_record_stands_in_for_runs_that_are_not_here(
     content = json.loads((run.folder(tmp_path) / checkpoints.RESULT).read_text())
     content |= {"seed": 1, "seconds": 12.5, "precision": "bfloat16", "device": "a GPU", "commit": "0123456789abc"}
     (run.folder(tmp_path) / checkpoints.RESULT).write_text(json.dumps(content))
-    assert cli.main([*asked, "--record"]) == 0
-    here = capsys.readouterr().out
+    here = told([*asked, "--record"])
     assert "recorded" not in here
 
     written = json.loads((tmp_path / "results" / f"{two.name}.json").read_text())
@@ -206,13 +197,11 @@ def test_a_record_stands_in_for_runs_that_are_not_here(
     assert written["values"]["runs"][run.folder(tmp_path).name]["precision"] == "bfloat16"
     away = tmp_path / "elsewhere"
     elsewhere = ["table", two.name, "--seeds", "1", "--folder", str(away)]
-    assert cli.main(elsewhere) == 0
-    out = capsys.readouterr().out
+    out = told(elsewhere)
     assert re.search(r"^original +78\.10 +75\.00 +-3\.10 +70\.00 +1 +recorded$", out, flags=re.MULTILINE)
     assert re.search(r"^T = 5 .* no run$", out, flags=re.MULTILINE)
     assert "Recorded: " in out
-    assert cli.main([*elsewhere, "--set", "lr=0.1"]) == 0
-    assert "recorded" not in capsys.readouterr().out
+    assert "recorded" not in told([*elsewhere, "--set", "lr=0.1"])
     with pytest.raises(SystemExit):
         cli.main([*asked, "--record", "--set", "lr=0.1"])
     assert "--record is of the table as it is printed" in capsys.readouterr().err

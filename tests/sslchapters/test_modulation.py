@@ -2,68 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
 
 from sslbook._random import Streams
-from sslchapters.modulation.instances import (
-    ACTIVATIONS,
-    REFERENCES,
-    WILDCARD,
-    World,
-    contrastive_loss,
-    draw_pairs,
-    printed_factor,
-    unit_outputs,
-)
-from sslchapters.modulation.runs import (
-    SCORES,
-    Replica,
-    TableCell,
-    TokenRun,
-    cosines,
-    gradients,
-    initial_state,
-    lookups,
-    scores,
-    settings_of,
-    train_course,
-    world_of,
-)
+from sslchapters.modulation import instances, runs
 
-TINY = TokenRun(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
+TINY = runs.TokenRun(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
 MODES = ("normal", "detach", "omit")
 
 
-def embed(world: World, tokens: torch.Tensor) -> torch.Tensor:
+def embed(world: instances.World, tokens: torch.Tensor) -> torch.Tensor:
     """Vectors of tokens ``(R, ..., K)``: ``(R, ..., K, d)``, of the world's dtype."""
     hot = torch.nn.functional.one_hot(tokens, world.lengths.shape[1]).to(world.lengths)
     return hot * world.lengths.view(len(world.lengths), *(1,) * (tokens.ndim - 1), -1)
 
 
-def all_kinds() -> list[Replica]:
-    kinds = [(kind, activation) for kind in REFERENCES for activation in ACTIVATIONS]
-    modes = [(mean, std) for mean in MODES for std in MODES]
-    cells = [TableCell(2, 2, a, mean, std, kind, z) for kind, a in kinds for mean, std in modes for z in (1.0, 3.0)]
-    return [(cell, seed) for seed, cell in enumerate(cells)]
-
-
 @pytest.mark.parametrize(("group", "form"), [("view", "released"), ("batch", "printed")])
 def test_a_step_is_that_of_autograd(group: str, form: str) -> None:
-    protocol, replicas = replace(TINY, group=group, form=form), all_kinds()
+    protocol = replace(TINY, group=group, form=form)
+    kinds = itertools.product(instances.ACTIVATIONS, MODES, MODES, instances.REFERENCES, (1.0, 3.0))
+    replicas = [(runs.TableCell(2, 2, *kind), seed) for seed, kind in enumerate(kinds)]
     seeds = [seed for _, seed in replicas]
-    world = world_of(protocol, replicas)
-    state = initial_state(protocol, seeds, 4, torch.float64)
-    tokens = draw_pairs(world, Streams(seeds, "pairs"), protocol.batch, 2)
-    look = lookups(tokens, protocol.tokens, group, torch.float64)[1]
-    found = gradients(state.weights, state.top, look, settings_of(protocol, replicas, world, torch.float64))
+    world = runs.world_of(protocol, replicas)
+    state = runs.initial_state(protocol, seeds, 4, torch.float64)
+    tokens = instances.draw_pairs(world, Streams(seeds, "pairs"), protocol.batch, 2)
+    look = runs.lookups(tokens, protocol.tokens, group, torch.float64)[1]
+    found = runs.gradients(state.weights, state.top, look, runs.settings_of(protocol, replicas, world, torch.float64))
     x = embed(world, tokens[:, 1])
     for r, (cell, _) in enumerate(replicas):
         w, v = (part[r].clone().requires_grad_() for part in (state.weights, state.top))
-        z = unit_outputs(x[r], w, v, activation=cell.activation, mean=cell.mean, std=cell.std, group=group)
-        for mine, true in zip(found, torch.autograd.grad(contrastive_loss(z, cell.loss, form, protocol.tau), (w, v))):
+        z = instances.unit_outputs(x[r], w, v, activation=cell.activation, mean=cell.mean, std=cell.std, group=group)
+        for mine, true in zip(
+            found, torch.autograd.grad(instances.contrastive_loss(z, cell.loss, form, protocol.tau), (w, v))
+        ):
             assert (mine[r] - true).norm() <= 1e-10 * true.norm(), cell
 
 
@@ -74,43 +49,43 @@ def test_printed_losses_are_those_of_distances() -> None:
     own, tau = torch.eye(8, dtype=torch.bool), 0.3
     weights = (-far / tau).exp().masked_fill(own, 0).sum(-1)
     eq1 = -tau * ((-near / tau).exp() / ((-near / tau).exp() + weights)).log().sum()
-    assert contrastive_loss(z, "info_nce", "printed", tau) == pytest.approx(float(eq1), rel=1e-12)
+    assert instances.contrastive_loss(z, "info_nce", "printed", tau) == pytest.approx(float(eq1), rel=1e-12)
     z.requires_grad_()
-    (mine,) = torch.autograd.grad(contrastive_loss(z, "quadratic", "printed", tau), z)
+    (mine,) = torch.autograd.grad(instances.contrastive_loss(z, "quadratic", "printed", tau), z)
     far, near = 0.5 * (z[0, :, None] - z[0]).square().sum(-1), 0.5 * (z[0] - z[1]).square().sum(-1)
     (true,) = torch.autograd.grad(-(far - near[:, None]).sum() / (2 * 8**2), z)
     part = mine - true  # distances of unit vectors: equal along the sphere
     assert (part - (part * z).sum(-1, keepdim=True) * z).norm() < 1e-12
-    assert printed_factor("info_nce", 0.1, 128) == pytest.approx(12.8)
+    assert instances.printed_factor("info_nce", 0.1, 128) == pytest.approx(12.8)
 
 
 def test_a_replica_trains_as_it_would_alone() -> None:
     """Few steps, since each multiplies what a product of several replicas rounds otherwise than one alone."""
     replicas = [
-        *((TableCell(2, 3, "linear", zeta=z), s) for z, s in ((1.0, 4), (5.0, 4))),
-        *((TableCell(p, 6 // p, "relu", "detach", "normal"), s) for p, s in ((1, 0), (2, 4), (3, 7))),
-        *((TableCell(6, 1, a, "omit", "omit", "quadratic"), 4) for a in ("relu", "sigmoid")),
+        *((runs.TableCell(2, 3, "linear", zeta=z), s) for z, s in ((1.0, 4), (5.0, 4))),
+        *((runs.TableCell(p, 6 // p, "relu", "detach", "normal"), s) for p, s in ((1, 0), (2, 4), (3, 7))),
+        *((runs.TableCell(6, 1, a, "omit", "omit", "quadratic"), 4) for a in ("relu", "sigmoid")),
     ]
     for dtype, bar in ((torch.float32, 1e-3), (torch.float64, 1e-11)):
-        (together,), _ = train_course(TINY, replicas, [3], dtype=dtype)
+        (together,), _ = runs.train_course(TINY, replicas, [3], dtype=dtype)
         for r in (0, 3, 5, 6):
-            (alone,), _ = train_course(TINY, [replicas[r]], [3], dtype=dtype)
+            (alone,), _ = runs.train_course(TINY, [replicas[r]], [3], dtype=dtype)
             assert (together.weights[r] - alone.weights[0]).abs().max() <= bar
             assert (together.top[r] - alone.top[0]).abs().max() <= bar
             assert (together.top[r] - together.top[r - 1]).abs().max() > 100 * bar
 
 
 def test_training_is_that_of_torch() -> None:
-    protocol, replica = replace(TINY, steps=40), (TableCell(2, 2, zeta=2.0), 3)
-    (mine,), world = train_course(protocol, [replica], [protocol.steps], dtype=torch.float64)
-    begun = initial_state(protocol, [3], 4, torch.float64)
+    protocol, replica = replace(TINY, steps=40), (runs.TableCell(2, 2, zeta=2.0), 3)
+    (mine,), world = runs.train_course(protocol, [replica], [protocol.steps], dtype=torch.float64)
+    begun = runs.initial_state(protocol, [3], 4, torch.float64)
     w, v = (part[0].clone().requires_grad_() for part in (begun.weights, begun.top))
     optimizer = torch.optim.SGD([w, v], protocol.rate, protocol.momentum, weight_decay=protocol.decay)
-    tokens = draw_pairs(world, Streams([3], "pairs"), protocol.batch, protocol.steps)
+    tokens = instances.draw_pairs(world, Streams([3], "pairs"), protocol.batch, protocol.steps)
     for x in embed(world, tokens)[0]:
         optimizer.zero_grad()
-        z = unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
-        contrastive_loss(z, "info_nce", "released", protocol.tau).backward()
+        z = instances.unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
+        instances.contrastive_loss(z, "info_nce", "released", protocol.tau).backward()
         optimizer.step()
     assert (mine.weights[0] - w).abs().max() < 1e-9, "rounding, which grows from step to step"
     assert (mine.weights[0] - begun.weights[0]).abs().max() > 1e-3
@@ -120,15 +95,15 @@ def test_scores_of_known_filters() -> None:
     allowed = torch.zeros(1, 2, 4, dtype=torch.bool)
     allowed[..., :2] = True
     generators = torch.tensor(
-        [[[0, WILDCARD], [0, 1]]]
+        [[[0, instances.WILDCARD], [0, 1]]]
     )  # token 1 of field 0 and token 0 of field 1 are in no generator
-    world = World(allowed, generators, torch.ones(1, 4, dtype=torch.float64))
+    world = instances.World(allowed, generators, torch.ones(1, 4, dtype=torch.float64))
     filters = torch.tensor([[[1.0, 0, 0, 0], [0, 0, 3, 4]], [[0, -2, 0, 0], [0, 0, 0, 0]]], dtype=torch.float64)
     weights = filters.mT[None]  # (R, K, d, M)
     best = torch.tensor([[[1, 0, 0.6, 0.8], [0, 0, 0, 0]]], dtype=torch.float64)
-    assert torch.allclose(cosines(weights), best)
-    found = scores(weights, world)
-    assert {name: round(float(found[name]), 3) for name in SCORES} == {
+    assert torch.allclose(runs.cosines(weights), best)
+    found = runs.scores(weights, world)
+    assert {name: round(float(found[name]), 3) for name in runs.SCORES} == {
         "printed +": 0.25,
         "printed -": 0.35,  # the sum over two others, divided by P = 2
         "released +": 0.498,
@@ -138,7 +113,7 @@ def test_scores_of_known_filters() -> None:
     }
     assert float(found["released +"]) == pytest.approx(0.5 / 1.004), "a thousandth of 4 on a length of 1"
     assert float(found["released -"]) == pytest.approx(7 / 5.004 / 3 / 2)
-    assert [float(score) for score in scores(0 * weights, world).values()] == [0.0] * len(SCORES)
+    assert [float(score) for score in runs.scores(0 * weights, world).values()] == [0.0] * len(runs.SCORES)
     for name in ("signless +", "signless -"):
-        assert scores(-weights, world)[name].equal(found[name])
-    assert float(scores(weights, world, linear=True)["released +"]) == pytest.approx(1, abs=3e-3)
+        assert runs.scores(-weights, world)[name].equal(found[name])
+    assert float(runs.scores(weights, world, linear=True)["released +"]) == pytest.approx(1, abs=3e-3)

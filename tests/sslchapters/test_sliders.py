@@ -69,7 +69,7 @@ def test_bad_input_is_named(monkeypatch: pytest.MonkeyPatch, change: dict[str, o
 
 def test_show_carries_its_words_and_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = shown(monkeypatch)
-    widgets.show(photograph(), alt='A "red" square', keep_colors=True)
+    widgets.show(draw(1.0), alt='A "red" square', keep_colors=True)
     image = BeautifulSoup(pages[0], "html.parser").img
     assert image["alt"] == 'A "red" square'
     assert "keep-colors" in image["class"]
@@ -77,14 +77,6 @@ def test_show_carries_its_words_and_keeps_its_colours(monkeypatch: pytest.Monkey
     with pytest.raises(ValueError, match="alt: got nothing"):
         widgets.show(draw(1.0), alt="")
     plt.close("all")
-
-
-def photograph() -> Figure:
-    """A red square in the middle of the figure, and no words."""
-    fig, ax = plt.subplots(figsize=(3, 2))
-    ax.imshow([[[1.0, 0.0, 0.0]]])
-    ax.axis("off")
-    return fig
 
 
 def test_live_jupyter_recomputes_when_the_slider_moves_and_plays_what_plays(monkeypatch: pytest.MonkeyPatch) -> None:

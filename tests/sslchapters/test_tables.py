@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Told
 
 from sslbook import cli
 from sslchapters import catalogue, data_files
@@ -82,23 +83,20 @@ ONE_OF_EACH = ("A-Tab2", "B-Tab5-stl10-resnet18", "A-Tab6", "B-Tab10-digits-conv
 
 @pytest.mark.parametrize("name", [*ONE_OF_EACH, "C-Tab1", "C-Fig5", "C-Fig11"])
 def test_a_table_shows_its_record_or_says_what_is_missing(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, told: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SSLBOOK_RUNS", str(tmp_path))
-    assert cli.main(["table", name]) == 0
-    out = capsys.readouterr().out
+    out = told(["table", name])
     assert out.startswith(f"{name}: ")
     assert f"sslbook table {name} --run" in out
-    assert cli.main(["table", name, "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    content = json.loads(told(["table", name, "--json"]))
     held = any(cell["found"] and any(cell["found"].values()) for cell in content["cells"])
     assert ("Recorded: " in out) == held == (record_of(catalogue.table(name).record) is not None)
     assert math.prod(map(len, content["axes"].values())) == len(content["cells"])
 
 
-def test_seeds_choose_among_the_recorded_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["table", "A-Tab4", "--seeds", "3", "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+def test_seeds_choose_among_the_recorded_ones(capsys: pytest.CaptureFixture[str], told: Told) -> None:
+    content = json.loads(told(["table", "A-Tab4", "--seeds", "3", "--json"]))
     assert content["seeds"] == [3]
     assert all(len(cell["found"]["correlation"]) == 1 for cell in content["cells"])
     for bad, sentence in (
@@ -120,34 +118,31 @@ def test_seeds_choose_among_the_recorded_ones(capsys: pytest.CaptureFixture[str]
         ["B-Tab7-digits-convnet", "--seeds", "0", "1"],
     ],
 )
-def test_a_table_is_run(line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_run(line: list[str], told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     def tiny() -> Split:
         both = digits().train
         halves = (Images(both.pixels[part], both.labels[part], "digits") for part in (slice(40), slice(40, 80)))
         return Split(*halves)
 
     monkeypatch.setitem(byol.IMAGES, "digits", (tiny, SMALL))
-    assert cli.main(["table", line[0], "--run", *line[1:]]) == 0
-    out = capsys.readouterr().out
+    out = told(["table", line[0], "--run", *line[1:]])
     assert " s on cpu." in out
-    assert cli.main(["table", line[0], "--run", *line[1:], "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    content = json.loads(told(["table", line[0], "--run", *line[1:], "--json"]))
     measure = content["measures"][0]
     assert all(len(cell["found"][measure]) == len(content["seeds"]) for cell in content["cells"])
 
 
-def test_a_name_that_means_several_tables_is_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_means_several_tables_is_asked_about(capsys: pytest.CaptureFixture[str], told: Told) -> None:
     assert cli.main(["table", "B-Tab3"]) == 2
     assert "name one of B-Tab3-digits-convnet, " in capsys.readouterr().err
-    assert cli.main(["table", "--list", "b-tab3", "convnet"]) == 0
-    assert capsys.readouterr().out.splitlines()[3:] == [
+    assert told(["table", "--list", "b-tab3", "convnet"]).splitlines()[3:] == [
         "B-Tab3   BYOL: predictor, moving average (EMA), BatchNorm",
         "         B-Tab3-digits-convnet, B-Tab3-cifar10-convnet",
     ]
-    assert cli.main(["table", "--list", "simclr", "exact"]) == 0
-    assert capsys.readouterr().out.splitlines()[3:] == ["A-Tab2   SimCLR: exact loss against InfoNCE"]
-    assert cli.main(["table", "--list"]) == 0
-    assert all(len(line) <= 132 for line in capsys.readouterr().out.splitlines())
+    assert told(["table", "--list", "simclr", "exact"]).splitlines()[3:] == [
+        "A-Tab2   SimCLR: exact loss against InfoNCE"
+    ]
+    assert all(len(line) <= 132 for line in told(["table", "--list"]).splitlines())
     assert cli.main(["table", "--list", "resnet19"]) == 2
 
 

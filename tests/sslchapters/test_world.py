@@ -1,4 +1,4 @@
-"""The world of the book: its moments by hand and by the library, and a drawing of each new thing."""
+"""The world of the book: its moments by hand and by the library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sslbook import covariance_operator, intra_operator, mlp
-from sslchapters import plots, world
+from sslchapters import world
 
 
 @pytest.mark.parametrize(("jitter", "kept"), [(0.0, 1.0), (0.5, 0.8), (1.0, 0.5)])
@@ -28,21 +28,3 @@ def test_the_parts_add_up_to_the_second_moment() -> None:
     found = world.moments(points)
     flat = points.reshape(-1, 2)
     np.testing.assert_allclose(found.between + found.within + found.common, flat.T @ flat / len(flat))
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        {"weight": (1, 1), "arrow": (1, 0)},
-        {"arrow": {"means": (1, 0), "none": (0, 0)}},
-        {"jitter": 0.5},
-        {"ellipses": False},
-        {"gate": ((1, 1), -0.5)},
-        {"points": world.views(at=(1, 1)), "words": False},
-    ],
-)
-def test_each_new_thing_is_drawn(new: dict) -> None:
-    plots.style()
-    fig, ax = plots.figure(height=3.0)
-    world.draw(ax, **new)
-    assert plots.picture(fig)

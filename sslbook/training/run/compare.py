@@ -81,13 +81,8 @@ def table(runs: Mapping[str, tuple[Mapping[str, Any], list[Row], str]]) -> list[
         last = {name: next((row[name] for row in rows[::-1] if row.get(name) is not None), None) for name in measured}
         values = [f"{last[name]:{MEASURED[name][1]}}" if last[name] is not None else "-" for name in measured]
         done = str(rows[-1]["epoch"] if rows else 0)
-        chosen = ["-" if settings.get(name) is None else _short(settings[name]) for name in differ]
+        words = [str("-" if settings.get(name) is None else settings[name]) for name in differ]
+        chosen = [word[: 7 if len(word) == 64 else 20] for word in words]  # of a digest its first digits
         lines.append([run, *chosen, done, *values, state])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-
-
-def _short(value: Any) -> str:
-    """A setting in a column: of a digest its first digits."""
-    text = str(value)
-    return text[:7] if len(text) == 64 else text[:20]

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import sslbook
 from sslbook.operator.layer import vec
@@ -17,20 +17,17 @@ SHIFTED = sslbook.shifts(DIGITS)
 MIRRORED = torch.cat([SHIFTED, SHIFTED.flip(-1)], 1)
 
 
-def matrix(net: nn.Module, views: Tensor) -> Tensor:
-    return sslbook.covariance_operator(net, "1.0", views).dense()
-
-
 def test_what_is_kept_is_the_ratio_of_dense_quotients_on_images_that_chose_nothing() -> None:
     k = 4
     found = sslbook.compare(NET, "1.0", SHIFTED, MIRRORED, k=k)
-    chose = [matrix(NET, views[::2]) for views in (SHIFTED, MIRRORED)]
-    measured = [matrix(NET, views[1::2]) for views in (SHIFTED, MIRRORED)]
+    chose, measured = (
+        [sslbook.covariance_operator(NET, "1.0", views[half::2]).dense() for views in (SHIFTED, MIRRORED)]
+        for half in (0, 1)
+    )
     leading = [torch.linalg.eigh(each)[1][:, -k:] for each in (*chose, *measured)]
     for which in (0, 1):
         space, a, b = leading[which], chose[which], chose[1 - which]
-        inside = torch.linalg.solve(space.T @ a @ space, space.T @ b @ space)
-        values, turn = torch.linalg.eig(inside)
+        values, turn = torch.linalg.eig(torch.linalg.solve(space.T @ a @ space, space.T @ b @ space))
         directions = (space @ turn.real)[:, values.real.argsort()]
         for direction, ours, share in zip(directions.T, found.directions[which], found.kept[which], strict=True):
             assert abs(float(torch.cosine_similarity(direction, vec(ours), dim=0))) == pytest.approx(1, abs=1e-3)

@@ -36,7 +36,7 @@ def found(train: Callable[[nn.Module, Draw], object], **chosen: object) -> DoseR
         torch.manual_seed(0)
         net = nn.Linear(20, 400, bias=False).double()  # so many outputs that its columns are nearly orthogonal
     before = net.weight.clone()
-    answer = dose(net, IMAGES, train, **chosen)  # type: ignore[arg-type]
+    answer = dose(net, IMAGES, train, **chosen)
     assert torch.equal(net.weight, before), "a copy is trained"
     return answer
 
@@ -66,7 +66,7 @@ def test_no_training_amplifies_nothing_and_the_picture_has_the_grid() -> None:
     assert abs(answer.growth).max() < 1e-12
     assert str(answer).startswith("This training moved no direction more than another")
     assert answer.ranks == (0, 0)
-    assert answer.plot().axes[0].images[0].get_array().shape == (4, 4)  # type: ignore[union-attr]
+    assert answer.plot().axes[0].images[0].get_array().shape == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,8 @@ def entropies(z: Any, classes: Any, *, without_positives: bool = False) -> float
 
 def spectral(z: Any) -> float:
     both = [(a, b) for a in anchors(z) for b in anchors(z) if a != b]
-    positive = [dot(z[a], z[b]) for a, b in both if a[0] == b[0]]
-    negative = [dot(z[a], z[b]) ** 2 for a, b in both if a[0] != b[0]]
-    return -2 * math.fsum(positive) / len(positive) + math.fsum(negative) / len(negative)
+    positive, negative = ([dot(z[a], z[b]) for a, b in both if (a[0] == b[0]) == same] for same in (True, False))
+    return -2 * np.mean(positive).item() + np.square(negative).mean().item()
 
 
 def two_towers(z: Any) -> float:
@@ -67,22 +66,18 @@ def sigmoids(z: Any) -> float:
 
 
 def twins(z: Any) -> float:
-    n, d, loss = len(z), z.shape[2], 0.0
-    for i in range(d):
-        for j in range(d):
-            a, b = (z[:, view, c] - sum(z[:, view, c]) / n for view, c in ((0, i), (1, j)))
-            c = dot(a, b) / n / math.sqrt((dot(a, a) / n + 1e-5) * (dot(b, b) / n + 1e-5))
-            loss += (1 - c) ** 2 if i == j else GIVEN["weight"] * c**2
-    return loss
+    a, b = (z[:, view] - z[:, view].mean(0) for view in (0, 1))
+    c = (a.T @ b / len(z)) / np.sqrt(np.outer((a * a).mean(0) + 1e-5, (b * b).mean(0) + 1e-5))
+    return float(sum((1 - c[i, j]) ** 2 if i == j else GIVEN["weight"] * c[i, j] ** 2 for i, j in np.ndindex(c.shape)))
 
 
 def variances(z: Any) -> float:
-    n, d, loss = len(z), z.shape[2], 0.0
-    loss += 25 * sum((z[i, 0, c] - z[i, 1, c]) ** 2 for i in range(n) for c in range(d)) / (n * d)
+    """Twenty-five, twenty-five and three times invariance, variance and covariance."""
+    loss = 25 * np.square(z[:, 0] - z[:, 1]).mean().item()
     for view in range(2):
         cov = np.cov(z[:, view], rowvar=False)
-        loss += 25 * sum(max(0.0, 1 - math.sqrt(cov[c, c] + 1e-4)) for c in range(d)) / (2 * d)
-        loss += 3 * sum(cov[i, j] ** 2 for i in range(d) for j in range(d) if i != j) / d
+        loss += 25 * np.maximum(0, 1 - np.sqrt(np.diag(cov) + 1e-4)).mean().item() / 2
+        loss += 3 * np.square(cov - np.diag(np.diag(cov))).sum().item() / len(cov)
     return loss
 
 
@@ -113,12 +108,10 @@ def test_a_loss_is_the_formula_of_its_paper(name: str) -> None:
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
 def test_two_views_are_the_losses_of_pairs(normalize: bool, epsilon: float) -> None:
-    z = views(3, 6, 2, 4).requires_grad_()
+    z = views(3, 6, 2, 4)
     ours = (info_nce if epsilon else decoupled)(z, temperature=TAU, normalize=normalize)
     theirs = pairs.contrastive(*z.unbind(-2), temperature=TAU, epsilon=epsilon, normalize=normalize)
     torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
-    gradients = [torch.autograd.grad(loss.sum(), z)[0] for loss in (ours, theirs)]
-    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-13)
 
 
 def test_classes_of_each_replica_and_what_are_none() -> None:
@@ -136,19 +129,6 @@ def test_classes_of_each_replica_and_what_are_none() -> None:
 def test_a_constant_coordinate_correlates_with_nothing() -> None:
     for offset in (0.0, 1.1, 1e6 + 0.1):
         assert barlow_twins(torch.full((7, 2, 4), offset), weight=0.005).item() == pytest.approx(4)
-
-
-def rotation(size: int) -> Tensor:
-    drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    return torch.linalg.qr(drawn)[0]
-
-
-def is_its_own_step(ours: Callable[[Tensor], Tensor], padded: Tensor) -> bool:
-    """Of a loss of inner products, -2 Gamma is minus the second derivative in a column of zeros; times ``z``, it is the step."""
-    leaf = padded.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(ours(leaf), leaf, create_graph=True)
-    steps = [torch.autograd.grad((gradient[..., -1] * z).sum(), leaf, retain_graph=True)[0] for z in padded.unbind(-1)]
-    return torch.allclose(torch.stack(steps[:-1], -1)[..., -1, :], gradient[..., :-1], rtol=1e-10, atol=1e-12)
 
 
 def refuses(ours: Callable[[Tensor], Tensor], z: Tensor) -> bool:
@@ -180,7 +160,6 @@ def test_a_loss_of_the_registry_keeps_its_promises(name: str) -> None:
         return
     assert torch.autograd.gradcheck(ours, (z.clone().requires_grad_(),), atol=1e-8)
     assert (ours(z.flip(1)) - value).abs() < 1e-12
-    padded = torch.cat([z, torch.zeros(5, 2, 1, dtype=z.dtype)], -1)
-    blind = [bool((ours(turned) - value).abs() < 1e-12) for turned in (z @ rotation(4), padded)]
-    assert blind == [name not in COORDINATES] * 2
-    assert name in COORDINATES or is_its_own_step(ours, padded)
+    rotation, _ = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=z.dtype))
+    for turned in (z @ rotation, torch.nn.functional.pad(z, (0, 1))):
+        assert ((ours(turned) - value).abs() < 1e-12) == (name not in COORDINATES)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses_cases import distances, views
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, logsumexp
 from torch import Tensor
 
 from sslbook.losses.pairs import (
@@ -83,15 +83,6 @@ def test_a_loss_is_its_printed_formula_with_its_gradient(name: str) -> None:
         assert torch.autograd.gradcheck(ours, leaves)
 
 
-def test_partials_of_info_nce_are_equations_43_and_44() -> None:
-    r_pos, r_neg = distances(5, h=6)
-    share = softmax(-np.concatenate([r_pos.numpy()[:, None], r_neg.numpy()], -1) / TAU, axis=-1)
-    got = partials(partial(info_nce, temperature=TAU), r_pos, r_neg)
-    np.testing.assert_allclose(got.pos, (1 - share[:, 0]) / TAU, rtol=1e-13)
-    np.testing.assert_allclose(got.neg, -share[:, 1:] / TAU, rtol=1e-13)
-    assert partials(lambda p, n: 2 * p, r_pos, r_neg).neg.abs().max() == 0
-
-
 def test_no_gradient_flows_through_the_weights_of_exact() -> None:
     r_pos, r_neg = distances(3, h=2)
     assert not exact(r_pos, r_neg, r_neg.clone().requires_grad_(), temperature=0.5).requires_grad
@@ -111,42 +102,33 @@ taus = st.floats(-3, 3).map(lambda exponent: 10**exponent)
 margins = st.floats(0, 100, allow_subnormal=False)
 
 
-def theorem2_losses(tau: float, margin: float) -> dict[str, Loss]:
-    triplet = partial(soft_triplet, temperature=tau, margin=margin)
-    return {"simple": simple, "soft_triplet": triplet, "info_nce": partial(info_nce, temperature=tau)}
-
-
 @settings(deadline=None)
 @given(anchors(), taus, margins, st.floats(0, 4), st.floats(-5, 5))
 def test_partials_have_the_right_sum_and_signs(
     pairs: tuple[Tensor, Tensor], tau: float, margin: float, epsilon: float, beta: float
 ) -> None:
-    """Theorem 2; a sum of zero also for every epsilon and for the exact losses, of beta in the extended loss."""
-    losses = {name: (loss, 0.0) for name, loss in theorem2_losses(tau, margin).items()}
-    for loss, _ in losses.values():
+    """Theorem 2; a sum of zero also for every epsilon and for the exact losses, of beta in the extended loss.
+
+    The weight of a pair of the exact losses is minus the slope of one negative, at the distances of the clean pair.
+    """
+    own: dict[str, dict[str, float]] = {"simple": {}, "info_nce": {"temperature": tau}}
+    own["soft_triplet"] = {"temperature": tau, "margin": margin}
+    losses = [(partial(info_nce, temperature=tau, epsilon=epsilon), 0.0), (partial(simple, beta=beta), beta)]
+    for name, keywords in own.items():
+        loss = partial({"simple": simple, "info_nce": info_nce, "soft_triplet": soft_triplet}[name], **keywords)
         pos, neg = partials(loss, *pairs)
         assert (pos >= 0).all()  # up to 1e7 temperatures apart: a partial may underflow to zero, but not change sign
         assert (neg <= 0).all()
         assert loss(*pairs).isfinite().all()
-    losses["epsilon"] = partial(info_nce, temperature=tau, epsilon=epsilon), 0.0
-    losses["beta"] = partial(simple, beta=beta), beta
-    for weight, shift in (("simple", 0.0), ("soft_triplet", margin), ("info_nce", 0.0)):
-        loss = partial(exact, r_clean=0.5 * pairs[1], temperature=tau, margin=shift, weight=weight)
-        losses[weight + ", exact"] = loss, 0.0
-    for loss, total in losses.values():
+        slope = -partials(loss, torch.zeros_like(pairs[1][:, 0]), pairs[1][:, :1]).neg
+        torch.testing.assert_close(pair_weight(pairs[1][:, :1], name, **keywords), slope, rtol=1e-12, atol=1e-300)
+        weighted = {"r_clean": 0.5 * pairs[1], "temperature": tau, "margin": keywords.get("margin", 0.0)}
+        losses += [(loss, 0.0), (partial(exact, weight=name, **weighted), 0.0)]
+    assert partials(lambda r_pos, r_neg: 2 * r_pos, *pairs).neg.eq(0).all(), "a distance that a loss doesn't see"
+    for loss, total in losses:
         pos, neg = partials(loss, *pairs)
         size = pos.abs() + neg.abs().sum(-1) + abs(total)
         assert ((pos + neg.sum(-1) - total).abs() <= 16 * EPS * size).all()
-
-
-@settings(deadline=None)
-@given(st.floats(0, 1e4), taus, margins)
-def test_the_weight_of_a_pair_is_the_slope_at_the_clean_pair(r: float, tau: float, margin: float) -> None:
-    r_pos, r_neg = torch.zeros(1, dtype=torch.float64), torch.tensor([[r]], dtype=torch.float64)
-    keywords = {"simple": {}, "soft_triplet": {"temperature": tau, "margin": margin}, "info_nce": {"temperature": tau}}
-    for name, loss in theorem2_losses(tau, margin).items():
-        slope = -partials(loss, r_pos, r_neg).neg
-        torch.testing.assert_close(pair_weight(r_neg, name, **keywords[name]), slope, rtol=1e-12, atol=1e-300)
 
 
 def test_full_precision_on_both_sides_of_zero() -> None:
@@ -157,15 +139,6 @@ def test_full_precision_on_both_sides_of_zero() -> None:
         for loss in (info_nce, soft_triplet):
             value = loss(torch.tensor(50.0 + gap, dtype=torch.float64), r_neg, temperature=1.0)
             assert value.item() == pytest.approx(expected, rel=1e-14)
-
-
-def test_a_negative_infinitely_far_pushes_nothing() -> None:
-    r_pos, r_neg = torch.tensor([0.5], requires_grad=True), torch.tensor([[torch.inf, 1.0]], requires_grad=True)
-    value = info_nce(r_pos, r_neg, 0.5)
-    assert value == info_nce(r_pos, r_neg[:, 1:], 0.5)
-    (slope,) = torch.autograd.grad(value, r_neg)
-    assert slope[0, 0] == 0
-    assert slope.isfinite().all()
 
 
 def loop_distances(z1: np.ndarray, z2: np.ndarray, negatives: str) -> tuple[np.ndarray, np.ndarray]:

@@ -23,11 +23,11 @@ TOL = 1e-12
 def built(name: str) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     case = NETWORKS[name]
-    net = case.make().train(case.training)
-    if callable(case.inputs):
-        x = case.inputs()
+    net, shape = case.make().train(case.training), case.inputs
+    if callable(shape):
+        x = shape()
         return (net.double() if x.dtype in (torch.float64, torch.int64) else net), x
-    return net.double(), torch.randn(6, *case.inputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return net.double(), torch.randn(6, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def plain_connections(net: nn.Module, weight: Tensor, x: Tensor) -> Tensor:
@@ -69,18 +69,15 @@ def test_four_samples_are_enough_to_see_that_they_are_coupled() -> None:
 def test_what_is_opened_is_the_network_as_it_was() -> None:
     net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).double().eval()
     initialize(net, 0)
-    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    wanted = open_layer(net, "0", x).connections()
+    x = X.flatten(0, 1)
     opened, below = open_layer(net, "0", x), open_layer(net, "3", x)
+    weight, wanted = opened.weight.clone(), open_layer(net, "0", x).connections()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     net(x).square().mean().backward()
     optimizer.step()
     with torch.no_grad():
-        net[3].weight.mul_(2)
-        net[1].running_var.add_(1)
-        weight = opened.weight.clone()
-        net[0].weight.zero_()
-        x.zero_()
+        for tensor in (net[3].weight, net[1].running_var, net[0].weight, x):
+            tensor.mul_(2)
     net.train()
     assert torch.equal(opened.weight, weight)
     assert torch.equal(opened.connections(), wanted)
@@ -152,14 +149,16 @@ def test_a_bad_call_is_refused_in_a_sentence(message: str) -> None:
 
 def test_bad_layers_directions_and_pairs() -> None:
     net = mlp((4, 5, 3))
-    op = covariance_operator(net, "0", X)
-    with pytest.raises(ValueError, match=r"layer '3' isn't in the network.* layers are '0', '2'"):
-        open_layer(net, "3", X[0])
-    with pytest.raises(ValueError, match=r"layer '1' is of ReLU, a kind that has no operator.* layers are '0', '2'"):
-        open_layer(net, "1", X[0])
-    with pytest.raises(ValueError, match=r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(4, 5\)"):
-        op.apply(torch.ones(4, 5, dtype=torch.float64))
-    with pytest.raises(ValueError, match="symmetric operators; for others use to_scipy"):
-        covariance_operator(net, "0", X, normalize=True).top_eigenpairs(2)
-    with pytest.raises(ValueError, match="k must be at least 1 and at most 20, got 21"):
-        op.top_eigenpairs(21)
+    op, skew = covariance_operator(net, "0", X), covariance_operator(net, "0", X, normalize=True)
+    for call, message in (
+        (lambda: open_layer(net, "3", X[0]), r"layer '3' isn't in the network.* layers are '0', '2'"),
+        (
+            lambda: open_layer(net, "1", X[0]),
+            r"layer '1' is of ReLU, a kind that has no operator.* layers are '0', '2'",
+        ),
+        (lambda: op.apply(torch.ones(4, 5)), r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(4, 5\)"),
+        (lambda: skew.top_eigenpairs(2), "symmetric operators; for others use to_scipy"),
+        (lambda: op.top_eigenpairs(21), "k must be at least 1 and at most 20, got 21"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

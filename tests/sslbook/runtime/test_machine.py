@@ -90,7 +90,6 @@ def alive(pid: int) -> bool:
 def test_workers_and_children_end_with_who_started_them(text: str, tmp_path: Path) -> None:
     (tmp_path / "starts.py").write_text(text)
     parent = subprocess.Popen([sys.executable, str(tmp_path / "starts.py")], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert pids
     assert all(map(alive, pids))

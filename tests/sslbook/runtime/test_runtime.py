@@ -21,13 +21,12 @@ from sslchapters.data_files import read_text
 def test_words_of_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [_check.positive("12"), _check.seed("0"), _check.seed(str(2**32 - 1))] == [12, 0, 2**32 - 1]
-    assert [_machine.device(name) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
-    for parse, wrong, words in [
-        (_check.positive, ("0", "-1", "1.5", ""), "is not a whole number"),
-        (_check.seed, ("-1", str(2**32), "x"), "is not a whole number"),
-        (_machine.device, ("cuda:2",), "devices, cpu, cuda, cuda:0, cuda:1"),
-    ]:
+    for parse, right, wrong, words in (
+        (_check.positive, {"12": 12}, ("0", "-1", "1.5", ""), "is not a whole number"),
+        (_check.seed, {"0": 0, str(2**32 - 1): 2**32 - 1}, ("-1", str(2**32), "x"), "is not a whole number"),
+        (_machine.device, {n: n for n in ("cpu", "cuda", "cuda:1")}, ("cuda:2",), "devices, cpu, cuda, cuda:0, cuda:1"),
+    ):
+        assert {text: parse(text) for text in right} == right
         for text in wrong:
             with pytest.raises(argparse.ArgumentTypeError, match=words):
                 parse(text)
@@ -44,7 +43,7 @@ def test_words_of_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: _check.require_whole("n", 5, least=1, most=4), ValueError, "n must be at least 1 and at most 4, got 5"),
         (lambda: _check.require_whole("n", 1.5), TypeError, "n must be a whole number, got 1.5"),
         (lambda: _check.require_whole("n", 10**30), ValueError, "of 64 bits"),
-        (lambda: _check.require_floating(z=torch.arange(3)), TypeError, "z must .* have a floating dtype, got torch.int64"),
+        (lambda: _check.require_tensor("floating", z=torch.arange(3)), TypeError, "z must .* a floating dtype, got torch.int64"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_named_with_what_can(
@@ -69,9 +68,12 @@ def test_numpys_numbers_can_be_used() -> None:
             _check.require_whole("n", wrong)
 
 
-def test_a_file_and_its_folder_are_made_and_half_a_file_is_not(tmp_path: Path) -> None:
-    target = tmp_path / "a" / "b.txt"
+def test_a_file_and_its_folder_are_made_and_half_a_file_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content reaches the disk before the name, and the name before the end."""
+    target, synced = tmp_path / "a" / "b.txt", []
+    monkeypatch.setattr(_files, "sync", lambda path: synced.append((path.name.endswith(PART), target.exists())))
     write_text(target, "naïve\n")
+    assert synced == [(True, False), (False, True)]
     assert target.read_bytes() == "naïve\n".encode()
     assert target.stat().st_mode & 0o777 == 0o644
 
@@ -84,15 +86,6 @@ def test_a_file_and_its_folder_are_made_and_half_a_file_is_not(tmp_path: Path) -
         fail()
     assert read_text(target) == "naïve\n"
     assert list(target.parent.iterdir()) == [target]
-
-
-def test_the_content_reaches_the_disk_before_the_name_and_the_name_before_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, synced = tmp_path / "b.txt", []
-    monkeypatch.setattr(_files, "sync", lambda path: synced.append((path.name.endswith(PART), target.exists())))
-    write_text(target, "new")
-    assert synced == [(True, False), (False, True)]
 
 
 def test_an_error_without_a_name_gets_one(tmp_path: Path) -> None:

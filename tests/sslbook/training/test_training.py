@@ -81,19 +81,15 @@ def test_the_encoder_is_the_reference_definition(stem: str, size: int, training:
             assert torch.allclose(buffer, state[name], rtol=1e-10)
 
 
-def test_first_weights_are_torchvisions_and_the_cifar_stem_is_pytorchs() -> None:
-    for stem in ("cifar", "stl"):
-        net = ResNet18(stem, width=32)
-        initialize(net, generator())
-        stem_weights, inner = net.conv1.weight.detach(), net.layer3[1].conv1.weight.detach()
-        assert float(inner.var()) == pytest.approx(2 / (128 * 9), rel=0.02)
-        kurtosis = float((inner / inner.std()).pow(4).mean())
-        assert kurtosis == pytest.approx(3, rel=0.03), "a normal distribution"
-        if stem == "cifar":
-            assert float(stem_weights.abs().max()) <= 1 / math.sqrt(27)
-            assert float(stem_weights.var()) == pytest.approx(1 / (3 * 27), rel=0.1)
-        else:
-            assert float(stem_weights.var()) == pytest.approx(2 / (32 * 49), rel=0.1)
+@pytest.mark.parametrize(("stem", "variance"), [("cifar", 1 / (3 * 27)), ("stl", 2 / (32 * 49))])
+def test_first_weights_are_torchvisions_and_the_cifar_stem_is_pytorchs(stem: str, variance: float) -> None:
+    net = ResNet18(stem, width=32)
+    initialize(net, generator())
+    first, inner = net.conv1.weight.detach(), net.layer3[1].conv1.weight.detach()
+    assert float(first.var()) == pytest.approx(variance, rel=0.1)
+    assert (float(first.abs().max()) <= math.sqrt(3 * variance)) == (stem == "cifar"), "a uniform distribution"
+    assert float(inner.var()) == pytest.approx(2 / (128 * 9), rel=0.02)
+    assert float((inner / inner.std()).pow(4).mean()) == pytest.approx(3, rel=0.03), "a normal distribution"
 
 
 @pytest.mark.parametrize("hidden", [5, None])
@@ -122,34 +118,26 @@ def test_table_4s_layer_divides_by_one_less() -> None:
     assert build(Networks(**SMALL, projector_norm=None), 0).projector.norm is None
 
 
-def test_clean_images_leave_no_trace_in_the_running_statistics() -> None:
-    """Neither PyTorch's BatchNorm nor ours counts them; they pass normalised by their own batch all the same."""
-    for norm in (("normal", "normal"), ("detach", "normal")):
-        with_clean, without = (build(Networks(**SMALL, projector_norm=norm), 0) for _ in range(2))
-        views = [images(6, 8, seed).float() for seed in (1, 2, 3)]
-        out = with_clean(*views)
-        without(*views[:2])
-        counts = dict(without.named_buffers())
-        assert counts["encoder.bn1.num_batches_tracked"].item() == 2
-        assert all(buffer.equal(counts[name]) for name, buffer in with_clean.named_buffers())
-        assert out.w1 is not None
-        assert out.w1.equal(without.projector(without.encoder(views[2])))
-        assert not all(buffer.equal(dict(without.named_buffers())[name]) for name, buffer in with_clean.named_buffers())
-        (out.z1 + out.w1).sum().backward()
-
-
-def test_first_weights_come_with_fresh_statistics() -> None:
-    for norm in (("normal", "normal"), ("detach", "normal")):
-        siamese = build(Networks(**SMALL, projector_norm=norm), 0)
-        fresh = {name: buffer.clone() for name, buffer in siamese.named_buffers()}
-        siamese(images(6, 8, 1).float(), images(6, 8, 2).float())
-        assert not all(buffer.equal(fresh[name]) for name, buffer in siamese.projector.named_buffers("projector"))
-        initialize(siamese, generator())
-        assert all(buffer.equal(fresh[name]) for name, buffer in siamese.named_buffers())
+@pytest.mark.parametrize("norm", [("normal", "normal"), ("detach", "normal")])
+def test_running_statistics_are_of_views_alone_and_go_with_new_first_weights(norm: tuple[str, str]) -> None:
+    """Neither PyTorch's BatchNorm nor ours counts clean images; they pass normalised by their own batch all the same."""
+    with_clean, without = (build(Networks(**SMALL, projector_norm=norm), 0) for _ in range(2))
+    views, fresh = [images(6, 8, seed).float() for seed in (1, 2, 3)], [b.clone() for b in without.buffers()]
+    out = with_clean(*views)
+    without(*views[:2])
+    assert without.encoder.bn1.num_batches_tracked.item() == 2
+    assert all(map(torch.equal, with_clean.buffers(), without.buffers()))
+    counted = [buffer.clone() for buffer in with_clean.buffers()]
+    assert not any(map(torch.equal, counted, fresh))
+    assert out.w1.equal(without.projector(without.encoder(views[2])))
+    assert not all(map(torch.equal, counted, without.buffers()))
+    (out.z1 + out.w1).sum().backward()
+    initialize(without, generator())
+    assert all(map(torch.equal, without.buffers(), fresh))
 
 
 def byol(**changes: object) -> Siamese:
-    return build(Networks(**{**SMALL, "predictor": 2, "target": "ema", **changes}), 0)  # type: ignore[arg-type]
+    return build(Networks(**{**SMALL, "predictor": 2, "target": "ema", **changes}), 0)
 
 
 def test_each_output_is_that_of_its_view_and_tower() -> None:
@@ -157,28 +145,25 @@ def test_each_output_is_that_of_its_view_and_tower() -> None:
     siamese, again = (byol(target_init="own").double() for _ in range(2))
     views, clean = (images(6, 8, 1), images(6, 8, 2) * 3), images(6, 8, 3)
     out = siamese(*views, clean)
-    assert again.predictor is not None
-    assert again.target_encoder is not None
-    assert again.target_projector is not None
     for view, z, p, t in zip(views, (out.z1, out.z2), (out.p1, out.p2), (out.t1, out.t2), strict=True):
         assert z.equal(again.projector(again.encoder(view)))
         assert p.equal(again.predictor(z))
         assert t.equal(again.target_projector(again.target_encoder(view)))
         assert not torch.allclose(t, z, rtol=1e-2), "the target's own weights"
-    for one, other in ((out.z1, out.z2), (out.p1, out.p2), (out.t1, out.t2)):
-        assert not torch.allclose(one, other, rtol=1e-2), "the two views are told apart"
+        assert not t.requires_grad
     together = again.projector(again.encoder(torch.cat(views))).chunk(2)
     assert not torch.allclose(out.z1, together[0], rtol=1e-2)
-    assert out.w1 is not None
     assert out.w1 is out.w2
     assert out.w1.equal(again.projector(again.encoder(clean)))
-    assert out.w1.requires_grad is False
+    assert not out.w1.requires_grad
     assert siamese(*views).w1 is siamese(*views).w2 is None
     two = siamese(*views, clean, views[0])
-    assert two.w1 is not None
-    assert two.w2 is not None
     assert two.w1.equal(out.w1)
     assert two.w2.equal(out.z1)
+    simple = build(Networks(**SMALL), 0).double()(*views)
+    assert simple.p1 is simple.z1
+    assert simple.t2 is simple.z2
+    assert simple.t1.requires_grad
 
 
 @pytest.mark.parametrize("norm", [("normal", "normal"), ("detach", "normal")])
@@ -194,43 +179,26 @@ def test_half_precision_ends_in_whole_embeddings(norm: tuple[str, str] | None) -
     assert all(w.grad is None or w.grad.isfinite().all() for w in siamese.learning())
 
 
-def test_without_predictor_and_target_they_are_the_embeddings() -> None:
-    out = build(Networks(**SMALL), 0)(images(3, 8).float(), images(3, 8, 1).float())
-    assert out.p1 is out.z1
-    assert out.t2 is out.z2
-    assert out.t1.requires_grad
-
-
-def test_no_gradient_reaches_the_target() -> None:
-    siamese = byol()
-    out = siamese(images(3, 8).float(), images(3, 8, 1).float())
-    assert not out.t1.requires_grad
-    learning = {id(weights) for weights in siamese.learning()}
-    assert learning == {
-        id(w)
-        for part in (siamese.encoder, siamese.projector, siamese.predictor)
-        for w in part.parameters()  # type: ignore[union-attr]
-    }
-
-
 def test_the_target_follows_in_its_parameters_alone() -> None:
     siamese = byol(target_init="own").double()
-    before = [weights.clone() for weights in siamese.target_encoder.parameters()]  # type: ignore[union-attr]
+    online, target = siamese.encoder, siamese.target_encoder
+    before = [weights.clone() for weights in target.parameters()]
     siamese(images(6, 8, 1), images(6, 8, 2))
-    statistics = siamese.target_encoder.bn1.running_mean.clone()  # type: ignore[union-attr]
+    statistics = target.bn1.running_mean.clone()
     siamese.update_target(0.9)
-    pairs = zip(before, siamese.target_encoder.parameters(), siamese.encoder.parameters(), strict=True)  # type: ignore[union-attr]
-    for old, new, followed in pairs:
+    for old, new, followed in zip(before, target.parameters(), online.parameters(), strict=True):
         assert torch.allclose(new, 0.9 * old + 0.1 * followed, rtol=1e-12, atol=1e-14)
-    assert siamese.target_encoder.bn1.running_mean.equal(statistics)  # type: ignore[union-attr]
+    assert target.bn1.running_mean.equal(statistics)
     assert float(statistics.abs().max()) > 0, "the target is in training mode, so its statistics move"
+    learning = [*online.parameters(), *siamese.projector.parameters(), *siamese.predictor.parameters()]
+    assert {*siamese.learning()} == {*learning}
 
 
 def test_a_target_starts_as_a_copy_or_on_its_own() -> None:
     for init, equal in (("copy", True), ("own", False)):
         siamese = byol(target_init=init)
-        assert siamese.encoder.conv1.weight.equal(siamese.target_encoder.conv1.weight) is equal  # type: ignore[union-attr]
-        assert siamese.projector.linears[0].weight.equal(siamese.target_projector.linears[0].weight) is equal  # type: ignore[union-attr, operator]
+        assert siamese.encoder.conv1.weight.equal(siamese.target_encoder.conv1.weight) is equal
+        assert siamese.projector.linears[0].weight.equal(siamese.target_projector.linears[0].weight) is equal
 
 
 def test_first_weights_are_a_function_of_the_seed() -> None:
@@ -246,29 +214,27 @@ def test_first_weights_are_a_function_of_the_seed() -> None:
 
 def test_the_predictor_starts_anew() -> None:
     siamese = byol()
-    first = [linear.weight.clone() for linear in siamese.predictor.linears]  # type: ignore[union-attr, operator]
+    first = [linear.weight.clone() for linear in siamese.predictor.linears]
     siamese.reset_predictor(generator(4))
-    for old, linear in zip(first, siamese.predictor.linears, strict=True):  # type: ignore[union-attr]
+    for old, linear in zip(first, siamese.predictor.linears, strict=True):
         bound = math.sqrt(6 / sum(linear.weight.shape))
         assert not linear.weight.equal(old)
         assert 0.9 * bound < float(linear.weight.detach().abs().max()) <= bound
         assert float(linear.bias.detach().abs().max()) == 0
-    narrow = byol(predictor=1, predictor_range=(0.0, 0.02)).predictor.linears[0]  # type: ignore[union-attr]
+    narrow = byol(predictor=1, predictor_range=(0.0, 0.02)).predictor.linears[0]
     assert float(narrow.weight.detach().min()) >= 0
     assert 0.015 < float(narrow.weight.detach().max()) <= 0.02
 
 
 def test_a_symmetric_predictor() -> None:
-    siamese = byol()
-    first, last = (linear.weight.clone() for linear in siamese.predictor.linears)  # type: ignore[union-attr, operator]
-    siamese.symmetrize_predictor()
-    now = [linear.weight for linear in siamese.predictor.linears]  # type: ignore[union-attr]
+    siamese, one = byol(), byol(predictor=1)
+    first, last = (linear.weight.clone() for linear in siamese.predictor.linears)
+    for each in (siamese, one):
+        each.symmetrize_predictor()
+    now = [linear.weight for linear in siamese.predictor.linears]
     assert now[0].equal((first + last.T) / 2)
     assert now[1].equal(now[0].T)
-    one = byol(predictor=1)
-    one.symmetrize_predictor()
-    weight = one.predictor.linears[0].weight  # type: ignore[union-attr]
-    assert weight.equal(weight.T)
+    assert one.predictor.linears[0].weight.equal(one.predictor.linears[0].weight.T)
 
 
 def test_batchnorm_after_the_projector_centres_what_both_towers_give() -> None:
@@ -285,26 +251,22 @@ def test_weight_noise() -> None:
     before = {name: weights.clone() for name, weights in siamese.named_parameters()}
     siamese.blend_noise(0.25, generator())
     for name, weights in siamese.named_parameters():
-        noise = (weights - 0.75 * before[name]) / 0.25
         if weights.ndim < 2 or name.startswith(("predictor", "target")):
             assert weights.equal(before[name]), name
         else:
-            fans = weights[0].numel() + weights.numel() // weights.shape[1]
-            bound = math.sqrt(6 / fans)
+            noise = (weights - 0.75 * before[name]) / 0.25
+            bound = math.sqrt(6 / (weights[0].numel() + weights.numel() // weights.shape[1]))
             assert 0.7 * bound < float(noise.detach().abs().max()) < bound * (1 + 1e-4)
 
 
-BAD = [
-    ({"predictor": 3}, "predictor must be one of 0, 1, 2"),
-    ({"predictor_norm": ("normal", "half")}, "predictor_norm must be None or two modes"),
-    ({"target": "momentum"}, "target must be one of None, ema"),
-]
-
-
 def test_what_cannot_be_built_is_refused() -> None:
-    for settings, sentence in BAD:
+    for settings, sentence in (
+        ({"predictor": 3}, "predictor must be one of 0, 1, 2"),
+        ({"predictor_norm": ("normal", "half")}, "predictor_norm must be None or two modes"),
+        ({"target": "momentum"}, "target must be one of None, ema"),
+    ):
         with pytest.raises((ValueError, TypeError), match=sentence):
-            Networks(**settings)  # type: ignore[arg-type]
+            Networks(**settings)
 
 
 def test_narrow_networks_are_contiguous_on_a_processor() -> None:

@@ -65,7 +65,6 @@ def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
         checkpoints.save(tmp_path, step, content(step))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000010.pt", "step-000000100.pt"]
     loaded = checkpoints.latest(tmp_path, pytest.fail)
-    assert loaded is not None
     assert loaded["step"] == 100
     assert torch.equal(loaded["model"]["weights"], content(100)["model"]["weights"])
     assert list(checkpoints.kept(tmp_path)) == [10, 100]
@@ -81,20 +80,16 @@ def test_what_is_in_a_checkpoints_place_is_passed_over_by_name(tmp_path: Path) -
 
     newest = checkpoints.save(tmp_path, 2, content(2))
     whole = newest.read_bytes()
-    listed = checkpoints.save(tmp_path, 2, {"a": 1}).read_bytes()
-    trapped = checkpoints.save(tmp_path, 2, {"trap": Trap()}).read_bytes()
-    for instead in (whole[:-100], b"", b"no checkpoint\n" + whole[:50], listed, trapped):
-        checkpoints.save(tmp_path, 1, content(1))
+    others = [checkpoints.save(tmp_path, 2, other).read_bytes() for other in ({"a": 1}, {"trap": Trap()})]
+    for instead in (whole[:-100], b"", b"no checkpoint\n" + whole[:50], *others):
+        before = checkpoints.save(tmp_path, 1, content(1))
         newest.write_bytes(instead)
         said: list[str] = []
-        loaded = checkpoints.latest(tmp_path, said.append)
-        assert loaded is not None
-        assert loaded["step"] == 1
-        assert len(said) == 1
+        assert checkpoints.latest(tmp_path, said.append)["step"] == 1
+        before.write_bytes(b"")
+        assert checkpoints.latest(tmp_path, said.append) is None
         assert newest.name in said[0]
         assert said[0].endswith("The one before it is used.")
-        (tmp_path / "step-000000001.pt").write_bytes(b"")
-        assert checkpoints.latest(tmp_path, said.append) is None
         assert said[-1].endswith("Starting from the beginning.")
     assert not (tmp_path / "sprung").exists(), "a checkpoint can't run code"
 
@@ -108,7 +103,6 @@ def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Pat
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert any(path.name.startswith(".step-000000002") for path in tmp_path.iterdir())
     loaded = checkpoints.latest(tmp_path, pytest.fail)
-    assert loaded is not None
     assert loaded["step"] == 1
     with checkpoints.locked(tmp_path):  # clears away what the dead one left
         assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-000000001.pt"]
@@ -122,10 +116,8 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
             os.write(there, b"held")
             signal.pause()
     os.read(here, 4)
-    with (
-        pytest.raises(checkpoints.Busy, match="run is being trained by another process"),
-        checkpoints.locked(tmp_path / "run"),
-    ):
+    busy = pytest.raises(checkpoints.Busy, match="run is being trained by another process")
+    with busy, checkpoints.locked(tmp_path / "run"):
         pytest.fail("both hold it")
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -135,21 +127,20 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_is_named_by_its_step(tmp_path: Path) -> None:
     model = torch.nn.Linear(1, 1)
-    state = checkpoints.State(Settings(), model, None, torch.zeros(10), step=37)  # type: ignore[arg-type]
+    state = checkpoints.State(Settings(), model, None, torch.zeros(10), step=37)
     state.losses[8] = torch.nan  # of the epoch before
     state.require_finite(tmp_path)
-    state.losses[4] = torch.nan
-    with pytest.raises(checkpoints.Diverged, match="the loss is nan at step 35") as caught:
-        state.require_finite(tmp_path)
-    assert caught.value.step == 35
-    state.losses[4], state.step = 0, 40
-    with pytest.raises(checkpoints.Diverged, match="the loss is nan at step 39"):
-        state.require_finite(tmp_path)
-    state.losses[8], state.step = 0, 37
-    with torch.no_grad():
-        model.weight.fill_(torch.inf)
-    with pytest.raises(checkpoints.Diverged, match="a weight is no finite number after step 37"):
-        state.require_finite(tmp_path)
+    for losses, weight, step, sentence in (
+        ({4: torch.nan, 8: torch.nan}, 0.0, 37, "the loss is nan at step 35"),
+        ({8: torch.nan}, 0.0, 40, "the loss is nan at step 39"),
+        ({}, torch.inf, 37, "a weight is no finite number after step 37"),
+    ):
+        state.losses = torch.tensor([losses.get(k, 0.0) for k in range(10)])
+        state.step = step
+        torch.nn.init.constant_(model.weight, weight)
+        with pytest.raises(checkpoints.Diverged, match=sentence) as caught:
+            state.require_finite(tmp_path)
+        assert str(caught.value.step) in sentence
 
 
 def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:

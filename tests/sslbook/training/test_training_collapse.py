@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,31 +27,21 @@ VIEWS = Pipeline(8, scale=(0.5, 1.0), flip=0.0, jitter=(0.4, 0.4, 0.0, 0.0), gre
 BARE = Networks(projector_norm=None, predictor_norm=None)
 
 
-def net(inputs: int = 64) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
+def net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
 
 
 def with_dropout() -> nn.Module:
     return nn.Sequential(*net(), nn.Dropout(0.5))
 
 
-class Shifted(nn.Module):
-    """Features of which nearly all is common to all images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = net()
-
+class Shift(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) + 50
+        return x + 50
 
 
 def alignment(z: Tensor) -> Tensor:
     return -F.cosine_similarity(z[:, 0], z[:, 1]).mean()
-
-
-def distances_alone(z: Tensor) -> Tensor:
-    return (z[:, 0] - z[:, 1]).square().sum(-1).mean()
 
 
 def two_classes(images: Dataset, count: int | None = None) -> Dataset:
@@ -68,7 +57,7 @@ COLLAPSES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "dead units": ("simclr", {"lr": 1e9, "schedule": "constant"}, "the same"),
 }
 HEALTHY: dict[str, tuple[Any, dict[str, Any]]] = {
-    "features with a large common part": ("simclr", {"backbone": Shifted}),
+    "features with a large common part": ("simclr", {"backbone": lambda: nn.Sequential(net(), Shift())}),
     "two outputs": ("simclr", {"networks": Networks(projector_out=2)}),
     "forty images of two classes": ("byol", {"images": two_classes(DIGITS, 40), "val": two_classes(TEST)}),
     "classes, which leave one direction": (
@@ -109,44 +98,43 @@ def test_a_healthy_run_that_looks_odd_is_left_alone(name: str, with_labels: bool
     method, options = HEALTHY[name]
     last, heard, run = told(method, with_labels, **options)
     assert (last, heard) == ("", []), (name, run.rows[0], run.rows[-1])
-    odd = {
-        "features with a large": run.rows[-1]["feature_cosine"] > 0.98,
-        "classes": run.rows[-1]["embedding_rank"] < 1.8,
-    }
-    assert all(looks for words, looks in odd.items() if name.startswith(words))
+    if name.startswith("features with a large"):
+        assert run.rows[-1]["feature_cosine"] > 0.98
+    if name.startswith("classes"):
+        assert run.rows[-1]["embedding_rank"] < 1.8
 
 
 def test_a_large_common_part_of_the_embeddings_is_no_collapse() -> None:
     """VICReg doesn't see their mean, and BYOL's cosines may leave views of one image nearer than those of two."""
     start = {"embedding_cosine": 0.35, "view_cosine": 0.48, "variance": 14.0, "embedding_rank": 30.0}
     start |= {"feature_cosine": 0.8, "feature_rank": 18.0}
-    shifted = {**start, "embedding_cosine": 0.998, "view_cosine": 0.9995}  # a quarter of the distance of two images
-    assert collapse.collapse(shifted, start) == ""
-    assert "mean cosine" in collapse.collapse({**shifted, "view_cosine": 0.9982}, start)
-    assert (
-        collapse.collapse(
-            {**shifted, "view_cosine": 0.9982}, {**start, "embedding_cosine": 0.998, "view_cosine": 0.9982}
-        )
-        == ""
-    )
-    assert "dimensional" in collapse.collapse({**start, "feature_rank": 1.2}, start)
-    assert collapse.collapse({**start, "feature_rank": 1.2}, start, labels=True) == ""
-    assert collapse.collapse({"epoch": 1}, start) == ""
+    apart = {**start, "embedding_cosine": 0.998, "view_cosine": 0.9995}  # a quarter of the distance of two images
+    near, few = {**apart, "view_cosine": 0.9982}, {**start, "feature_rank": 1.2}
+    for now, before, labels, words in (
+        (apart, start, False, ""),
+        (near, start, False, "mean cosine"),
+        (near, {**near, "variance": 14.0}, False, ""),
+        (few, start, False, "dimensional"),
+        (few, start, True, ""),
+        ({"epoch": 1}, start, False, ""),
+    ):
+        told = collapse.collapse(now, before, labels=labels)
+        assert words in told
+        assert bool(words) == bool(told)
 
 
 def test_what_is_measured_is_what_a_step_sees() -> None:
-    """By hand: two views by their own draws, BatchNorm by the batch; the same twice, and in any order of the global generators."""
+    """By hand: two views by their own draws, BatchNorm by the batch."""
     run = pretrain(DIGITS.pixels[:64], net, epochs=1, batch=64, lr=1e-9, pipeline=VIEWS, device="cpu", quiet=True)
     backbone, projector = run.backbone.train(), run.projector.train()
     with torch.no_grad():
         first, second = (backbone(sslbook.random_view(DIGITS.pixels[:64], VIEWS, step=0, view=view)) for view in (8, 9))
         z, other = projector(first), projector(second)
-    wanted = {"embedding_rank": sslbook.effective_rank(z), "embedding_cosine": sslbook.mean_cosine(z)}
-    wanted |= {"feature_rank": sslbook.effective_rank(first), "feature_cosine": sslbook.mean_cosine(first)}
-    wanted |= {"view_cosine": F.cosine_similarity(z, other).mean(), "variance": z.var(0, correction=0).sum()}
-    assert {name: run.rows[0][name] for name in wanted} == pytest.approx(
-        {n: float(v) for n, v in wanted.items()}, rel=1e-4
-    )
+    wanted = {"view_cosine": F.cosine_similarity(z, other).mean(), "variance": z.var(0, correction=0).sum()}
+    for name, part in (("embedding", z), ("feature", first)):
+        wanted |= {f"{name}_rank": sslbook.effective_rank(part), f"{name}_cosine": sslbook.mean_cosine(part)}
+    for name, value in wanted.items():
+        assert run.rows[0][name] == pytest.approx(float(value), rel=1e-4)
 
 
 def test_a_run_that_is_looked_at_ends_with_the_same_weights() -> None:
@@ -160,25 +148,14 @@ def test_a_run_that_is_looked_at_ends_with_the_same_weights() -> None:
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
 def test_no_embeddings_are_below_the_least_loss(temperature: float) -> None:
-    """The simplex attains it; descent from anywhere, also in few dimensions, comes near and stays above."""
-    for count, dimensions in ((5, 4), (5, 12), (9, 3)):
+    """The simplex attains it; where there are too few dimensions for one, or none is sought, the loss stays above."""
+    for count in (5, 9):
         bound = least("info_nce", count, temperature=temperature)
-        z = torch.randn(
-            count, dimensions, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-        ).requires_grad_()
-        optimizer = torch.optim.LBFGS([z], max_iter=400, line_search_fn="strong_wolfe")
-
-        def loss(z: Tensor = z) -> Tensor:
-            return batch.info_nce(torch.stack([z, z], dim=1), temperature=temperature)
-
-        def closure(z: Tensor = z, loss: Callable[[], Tensor] = loss) -> Tensor:
-            z.grad = None
-            (value := loss()).backward()
-            return value
-
-        optimizer.step(closure)
-        assert loss().item() > bound - 1e-9
-        assert dimensions < count - 1 or loss().item() == pytest.approx(bound, abs=1e-5)
+        simplex = torch.eye(count, dtype=torch.float64) - 1 / count
+        for z, attained in ((simplex, True), (simplex[:, :3], False), (torch.eye(count), False)):
+            loss = batch.info_nce(torch.stack([z, z], dim=1), temperature=temperature).item()
+            assert loss > bound - 1e-12
+            assert (loss < bound + 1e-9) == attained
     assert objective("byol")(Outputs(*[torch.eye(3)] * 6)).item() == least("byol", 3) == -4
     assert least("exact", 8) is None
 
@@ -199,11 +176,8 @@ def test_curves_and_the_log_have_them(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().err
     assert "(least -4.0000)  embeddings: cosine 0." in said
     assert said.count("Has it collapsed?") == 1
-    assert [axes.get_ylabel() for axes in run.plot().axes] == [
-        "loss",
-        "mean cosine of different images",
-        "effective rank",
-    ]
+    labels = [axes.get_ylabel() for axes in run.plot().axes]
+    assert labels == ["loss", "mean cosine of different images", "effective rank"]
     head = (tmp_path / "log.csv").read_text().splitlines()[0].split(",")
     assert {"least", "embedding_rank", "feature_cosine", "collapsed"} <= {*head}
     assert sslbook.load_run(tmp_path, net).collapsed == run.collapsed != ""
@@ -217,39 +191,35 @@ def same_crop(batch: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "options", [{"views": same_crop}, {"method": partial(batch.barlow_twins, weight=0.01)}, {"optimizer": "adamw"}]
+    ("own", "another"),
+    [
+        ({"views": same_crop}, {"views": lambda batch, generator: batch + 0.0}),
+        ({"method": partial(batch.barlow_twins, weight=0.01)}, {"method": alignment}),
+        ({"optimizer": "adamw"}, {"lr": 0.1}),
+    ],
 )
 def test_what_is_the_callers_own_resumes_exactly(
-    options: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: dict, another: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"epochs": 3, "batch": 64, "device": "cpu", "quiet": True, **options}
-    whole = pretrain(DIGITS, with_dropout, **given)
-    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1.0)
+    def go(**options: Any) -> Any:
+        return pretrain(DIGITS, with_dropout, epochs=3, batch=64, device="cpu", quiet=True, **{**own, **options})
 
     def die(row: dict) -> None:
         if row["epoch"] == 2:
             raise InterruptedError
 
+    whole = go()
+    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1.0)
     with pytest.raises(InterruptedError):
-        pretrain(DIGITS, with_dropout, **given, folder=tmp_path, on_epoch=die)
+        go(folder=tmp_path, on_epoch=die)
     assert (tmp_path / "step-000000008.pt").exists()
     torch.manual_seed(7)
-    resumed = pretrain(DIGITS, with_dropout, **given, folder=tmp_path)
-    assert all(
-        torch.equal(part, resumed.backbone.state_dict()[name]) for name, part in whole.backbone.state_dict().items()
-    )
+    resumed = go(folder=tmp_path)
+    for name, part in whole.backbone.state_dict().items():
+        assert torch.equal(part, resumed.backbone.state_dict()[name])
     assert [row.get("loss") for row in resumed.rows] == [row.get("loss") for row in whole.rows]
     with pytest.raises(ValueError, match="holds another run"):  # a folder knows functions by their names
-        pretrain(
-            DIGITS,
-            with_dropout,
-            **{**given, **({"lr": 0.1} if "optimizer" in options else {next(iter(options)): alignment_or(options)})},
-            folder=tmp_path,
-        )
-
-
-def alignment_or(options: dict) -> Callable:
-    return alignment if "method" in options else lambda batch, generator: batch + 0.0
+        go(folder=tmp_path, **another)
 
 
 def test_an_own_loss_is_the_librarys_by_another_way() -> None:
@@ -257,17 +227,3 @@ def test_an_own_loss_is_the_librarys_by_another_way() -> None:
     ours = pretrain(DIGITS, net, "info_nce", temperature=0.2, **given)
     theirs = pretrain(DIGITS, net, partial(batch.info_nce, temperature=0.2), **given)
     assert [row["loss"] for row in theirs.rows[1:]] == pytest.approx([row["loss"] for row in ours.rows[1:]], rel=1e-4)
-
-
-def test_what_cannot_be_ones_own_is_refused(tmp_path: Path) -> None:
-    for options, sentence in (
-        ({"pipeline": lambda x: x}, "pipeline must be a Pipeline"),
-        ({"optimizer": torch.optim.AdamW}, "optimizer must be one of sgd, adam, adamw"),
-        (
-            {"views": lambda batch, generator: batch[..., :4]},
-            r"views must make of two pictures floating \(2, 1, 8, 8\)",
-        ),
-        ({"method": alignment, "temperature": 0.2}, "temperature is no setting of a loss of your own"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=sentence):
-            pretrain(DIGITS, net, **{"epochs": 1, "device": "cpu", "quiet": True, **options})

@@ -13,24 +13,15 @@ import pytest
 from distributed_cases import free_port
 from training_cases import DIGITS
 
-from sslbook.training.presets.papers import Run, run_of
+from sslbook.training.presets.papers import run_of
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 ONE_STEP = (*DIGITS, "subset=64", "evaluate=0", "optimizer=sgd", "lr=0.001")
 """A single step by SGD, whose momentum is the gradient then: later ones multiply float32's rounding."""
-
-
-def run(preset: str) -> Run:
-    more = ("networks.predictor_hidden=8",) if preset == "digits-byol" else ()
-    return run_of(preset, seed=1, epochs=1, changes=(*ONE_STEP, *more))
-
-
-def command(preset: str, folder: Path) -> list[str]:
-    more = ("networks.predictor_hidden=8",) if preset == "digits-byol" else ()
-    changes = [part for change in (*ONE_STEP, *more) for part in ("--set", change)]
-    return ["-m", "sslbook", "train", preset, "--seed=1", "--epochs=1", "--device=cpu", f"--folder={folder}", *changes]
+CHANGES = [part for change in ONE_STEP for part in ("--set", change)]
+TRAIN = ["-m", "sslbook", "train", "digits-simclr-nce", "--seed=1", "--epochs=1", "--device=cpu", *CHANGES]
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
@@ -40,14 +31,14 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, text=True, **pipes)
 
 
-def on_nodes(preset: str, *folders: Path, processes: int = 1) -> list[tuple[int, str]]:
+def on_nodes(*folders: Path) -> list[tuple[int, str]]:
     """A torchrun for each node, which sees its own folder; each one's status, and all that it says."""
-    torchrun = ["-m", "torch.distributed.run", f"--nnodes={len(folders)}", f"--nproc-per-node={processes}"]
+    torchrun = ["-m", "torch.distributed.run", f"--nnodes={len(folders)}", "--nproc-per-node=1"]
     torchrun += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     nodes = []
     try:
         for number, folder in enumerate(folders):
-            nodes.append(started(*torchrun, f"--node-rank={number}", *command(preset, folder)))
+            nodes.append(started(*torchrun, f"--node-rank={number}", *TRAIN, f"--folder={folder}"))
         said = [node.communicate(timeout=300)[0] for node in nodes]
     finally:
         for node in nodes:
@@ -58,14 +49,14 @@ def on_nodes(preset: str, *folders: Path, processes: int = 1) -> list[tuple[int,
 
 @pytest.mark.long
 def test_folders_that_are_not_shared_are_noticed_when_the_run_goes_on(tmp_path: Path) -> None:
-    preset, folders = "digits-simclr-nce", (tmp_path / "0", tmp_path / "1")
-    assert [status for status, _ in on_nodes(preset, *folders)] == [0, 0]
-    assert run(preset).finished(folders[0])
+    folders = tmp_path / "0", tmp_path / "1"
+    assert [status for status, _ in on_nodes(*folders)] == [0, 0]
+    assert run_of("digits-simclr-nce", seed=1, epochs=1, changes=ONE_STEP).finished(folders[0])
     assert not folders[1].exists(), "the first process alone writes"
-    for status, said in on_nodes(preset, *folders):
+    for status, said in on_nodes(*folders):
         assert status != 0
         assert "the processes read checkpoints of steps [0, 1]: all must see the same folder" in said
-    (status, first), (other, second) = on_nodes(preset, folders[0], folders[0])
+    (status, first), (other, second) = on_nodes(folders[0], folders[0])
     assert (status, other) == (0, 0)
     assert "linear" in first, "what was finished is told again"
     assert "linear" not in second
@@ -73,7 +64,7 @@ def test_folders_that_are_not_shared_are_noticed_when_the_run_goes_on(tmp_path: 
 
 def of_two(folder: Path, *more: str) -> subprocess.Popen[str]:
     """A run of two processes."""
-    return started(*command("digits-simclr-nce", folder), "--ranks=2", *more)
+    return started(*TRAIN, f"--folder={folder}", "--ranks=2", *more)
 
 
 def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
@@ -93,7 +84,7 @@ def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
             "one",
             signal.SIGKILL,
             128 + signal.SIGKILL,
-            "SIGKILL has ended one of the 2 processes; the same command goes on",
+            "SIGKILL has ended one of the 2 processes; the same command goes",
         ),
         ("who began them", signal.SIGUSR1, 128 + signal.SIGUSR1, "stopped; the same command goes on"),
         ("who began them", signal.SIGKILL, -signal.SIGKILL, ""),
@@ -102,7 +93,6 @@ def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
 def test_a_signal_to_one_ends_all(whom: str, number: int, status: int, sentence: str, tmp_path: Path) -> None:
     two = of_two(tmp_path, "--epochs=100000")
     try:
-        assert two.stdout is not None
         lines = iter(two.stdout.readline, "")
         assert any("epoch 2 " in line for line in lines)
         begun = psutil.Process(two.pid).children()

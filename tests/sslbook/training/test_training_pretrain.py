@@ -50,24 +50,17 @@ def drawn(numbers: Callable[[], Any]) -> Callable[[], nn.Module]:
     return make
 
 
-def lazy() -> nn.Module:
-    return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(8))
-
-
 SEEDED: dict[str, Callable[[], nn.Module]] = {
     "eager": small,
-    "lazy": lazy,
+    "lazy": lambda: nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(8)),
     "NumPy": drawn(lambda: np.random.standard_normal()),  # noqa: NPY002
     "Python": drawn(random.random),
 }
 
 
-class Killed(Exception):
-    """In the place of a signal."""
-
-
 def weights(module: nn.Module) -> torch.Tensor:
-    return torch.cat([part.detach().double().flatten() for part in module.state_dict().values()])
+    parts = [*module.parameters(), *module.buffers()]
+    return torch.cat([part.detach().double().flatten() for part in parts])
 
 
 def test_every_method_trains_the_module_that_is_given() -> None:
@@ -82,19 +75,21 @@ def test_every_method_trains_the_module_that_is_given() -> None:
         assert embed(run.backbone, load_dataset("digits", "test").take(slice(9)), run.pipeline).shape == (9, 8)
 
 
-def begun(images: Any, backbone: Any, **options: Any) -> nn.Module:
+class Begun(Exception):
+    """In the place of the first step, with the network as it is before it."""
+
+
+def begun(backbone: Any, **options: Any) -> nn.Module:
     """The network as it is before the first step."""
-    seen: list[nn.Module] = []
 
     def stop(run: Any, folder: Any, **kept: Any) -> None:
-        seen.append(kept["backbone"][0])
-        raise Killed
+        raise Begun(kept["backbone"][0])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "train", stop)
-        with pytest.raises(Killed):
-            pretrain(images, backbone, **options)
-    return seen[0]
+        with pytest.raises(Begun) as stopped:
+            pretrain(DIGITS, backbone, **options)
+    return stopped.value.args[0]
 
 
 @pytest.mark.parametrize(("kind", "made"), [*((kind, False) for kind in SEEDED), ("lazy", True)])
@@ -103,21 +98,20 @@ def test_first_weights_are_a_function_of_the_seed(kind: str, made: bool) -> None
     found = []
     for number in (0, 1):
         backbone = SEEDED[kind]() if made else SEEDED[kind]
-        torch.manual_seed(number)
-        np.random.seed(number)  # noqa: NPY002
-        random.seed(number)
-        found.append(begun(DIGITS, backbone, seed=3))
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(number)
+        found.append(begun(backbone, seed=3))
     assert torch.equal(weights(found[0]), weights(found[1]))
-    assert made or not torch.equal(weights(found[0]), weights(begun(DIGITS, backbone, seed=4)))
-    fresh = {name: part for name, part in found[0].named_buffers() if part.is_floating_point()}
-    assert all(part.unique().tolist() in ([0], [1]) for part in fresh.values())  # BatchNorm has counted nothing
+    assert made or not torch.equal(weights(found[0]), weights(begun(backbone, seed=4)))
+    for name, part in found[0].named_buffers():  # BatchNorm has counted nothing
+        assert part.eq(name.endswith("var")).all()
     assert all(part.dtype == torch.float32 for part in found[0].parameters())
     assert all(part.training for part in found[0].modules())
 
 
 def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -> None:
-    pretrain(DIGITS, small, **SMALL, folder=tmp_path)
-    assert set(own_of(tmp_path)) == {"images", "shape", "pipeline"}
+    pretrain(DATA, small, **SMALL, folder=tmp_path)
+    assert set(own_of(tmp_path)) == {"images", "shape", "pipeline"}, "classes don't count here"
     for images, backbone, more in [
         (DIGITS.flip(0), small, {}),
         (DIGITS, lambda: nn.Sequential(*small(), nn.Linear(8, 8)), {}),
@@ -130,42 +124,41 @@ def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -
 
 
 def test_classes_count_where_they_are_asked_for(tmp_path: Path) -> None:
-    method = "supervised_contrastive"
-    with pytest.raises(ValueError, match="asks for the class of each image, and 256 of the 256 of own have none"):
-        pretrain(DIGITS, small, method, **SMALL)
-    with pytest.raises(ValueError, match="and 1 of the 256 of own have none"):
-        pretrain(DIGITS, small, method, **SMALL, labels=[-1, *DATA.labels.tolist()[1:]])
-    first = pretrain(DIGITS, small, method, **SMALL, labels=DATA.labels, folder=tmp_path / "given")
-    again = pretrain(DATA, small, method, **SMALL, folder=tmp_path / "found")
+    asked = {"method": "supervised_contrastive", **SMALL}
+    for labels, few in ((None, 256), ([-1, *DATA.labels.tolist()[1:]], 1)):
+        with pytest.raises(ValueError, match=f"the class of each image, and {few} of the 256 of own have none"):
+            pretrain(DIGITS, small, **asked, labels=labels)
+    first = pretrain(DIGITS, small, **asked, labels=DATA.labels, folder=tmp_path)
+    again = pretrain(DATA, small, **asked, folder=tmp_path)
     assert torch.equal(weights(first.backbone), weights(again.backbone))
-    assert own_of(tmp_path / "given") == own_of(tmp_path / "found")
     with pytest.raises(ValueError, match="holds another run"):
-        pretrain(DIGITS, small, method, **SMALL, labels=DATA.labels.flip(0), folder=tmp_path / "given")
-    pretrain(DATA, small, **SMALL, folder=tmp_path / "simclr")
-    assert set(own_of(tmp_path / "given")) - set(own_of(tmp_path / "simclr")) == {"labels"}
+        pretrain(DIGITS, small, **asked, labels=DATA.labels.flip(0), folder=tmp_path)
+    assert set(own_of(tmp_path)) == {"images", "shape", "pipeline", "labels"}
 
 
-def own_of(folder: Path) -> dict:
-    settings: dict = json.loads((folder / checkpoints.RESULT).read_text())["settings"]
-    return dict(settings["own"])
+def result_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / checkpoints.RESULT).read_text()))
+
+
+def own_of(folder: Path) -> dict[str, Any]:
+    return dict(result_of(folder)["settings"]["own"])
 
 
 def test_a_method_has_its_towers(tmp_path: Path) -> None:
-    wide = Networks(projector_out=64)
-    for method, given, used in (
-        ("byol", wide, replace(wide, predictor=2, target="ema")),
-        ("byol", Networks(predictor=1, target_init="own"), Networks(predictor=1, target="ema", target_init="own")),
-        ("simsiam", wide, replace(wide, predictor=2)),
-        ("simclr", wide, wide),
-        ("vicreg", None, Networks()),
-    ):
-        folder = tmp_path / f"{method}-{used.predictor}-{used.projector_out}"
-        pretrain(
-            DIGITS, small, method, **{**SMALL, "epochs": 1}, folder=folder, **({"networks": given} if given else {})
+    wide, own = Networks(projector_out=64), Networks(predictor=1, target_init="own")
+    for number, (method, objective, given, used) in enumerate(
+        (
+            ("byol", "byol", wide, replace(wide, predictor=2, target="ema")),
+            ("byol", "byol", own, replace(own, target="ema")),
+            ("simsiam", "byol", wide, replace(wide, predictor=2)),
+            ("simclr", "info_nce", wide, wide),
+            ("vicreg", "vicreg", None, Networks()),
         )
-        kept = stored_settings(json.dumps(json.loads((folder / checkpoints.RESULT).read_text())["settings"]))
-        assert kept.networks == used
-        assert kept.objective == {"simclr": "info_nce", "vicreg": "vicreg"}.get(method, "byol")
+    ):
+        folder, more = tmp_path / str(number), {"networks": given} if given else {}
+        pretrain(DIGITS, small, method, **{**SMALL, "epochs": 1}, folder=folder, **more)
+        kept = stored_settings(json.dumps(result_of(folder)["settings"]))
+        assert (kept.networks, kept.objective) == (used, objective)
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
@@ -180,6 +173,9 @@ def test_what_cannot_be_trained_is_refused() -> None:
         ({"images": DATA, "val": DIGITS}, "val must hold labelled images"),
         ({"images": DIGITS[:1], "batch": 256}, "batch must be at least 2, got 1"),
         ({"pipeline": "cifar10"}, "pipeline must be a Pipeline"),
+        ({"optimizer": torch.optim.AdamW}, "optimizer must be one of sgd, adam, adamw"),
+        ({"views": lambda x, generator: x[..., :4]}, r"views must make of two pictures floating \(2, 1, 8, 8\)"),
+        ({"method": torch.mean, "temperature": 0.2}, "temperature is no setting of a loss of your own"),
     ):
         with pytest.raises((TypeError, ValueError), match=sentence):
             pretrain(**{"images": DIGITS, "backbone": small, **SMALL, **arguments})
@@ -193,7 +189,7 @@ def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
     assert torch.equal(weights(found[0]), weights(found[1]))
     kept = small()
     kept[1].eval()  # the caller's choice, in a network that is in training mode
-    assert begun(DIGITS, kept)[1].training is False
+    assert begun(kept)[1].training is False
 
 
 PLAIN = """
@@ -206,48 +202,40 @@ assert not any(name.startswith("sslbook") for name in sys.modules)
 """
 
 
-def test_the_weights_of_a_run_come_out(tmp_path: Path) -> None:
-    """By the library, finished or not, and by PyTorch alone; the result says what was trained."""
-    trained = pretrain(DATA, small, folder=tmp_path, **SMALL)
-    loaded = load_run(tmp_path, small)
-    assert torch.equal(weights(loaded.backbone), weights(trained.backbone))
-    assert not loaded.backbone.training
-    assert (loaded.pipeline, loaded.rows) == (trained.pipeline, trained.rows)
-    result = json.loads((tmp_path / checkpoints.RESULT).read_text())
-    assert (result["data"], result["images"], result["backbone"]) == (DATA.name, 256, str(small()))
-    assert not {*REPLACED} & {*result["settings"]}
-    command = [sys.executable, "-c", PLAIN, str(tmp_path / "backbone.pt")]
-    alone = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert alone.returncode == 0, alone.stderr
-    assert float(alone.stdout) == pytest.approx(trained.backbone(torch.ones(1, 1, 8, 8)).sum().item())
-
-
 def test_the_weights_of_a_preset_come_out_before_its_end(tmp_path: Path) -> None:
-    settings = Settings(
-        dataset="digits", pipeline="digits", networks=Networks(width=2, channels=1), epochs=2, batch=64, subset=128
-    )
+    networks = Networks(width=2, channels=1)
+    settings = Settings(dataset="digits", pipeline="digits", networks=networks, epochs=2, batch=64, subset=128)
     stopped = train(settings, tmp_path, stop_after=1, device="cpu", quiet=True)
-    loaded = load_run(tmp_path)
-    assert torch.equal(weights(loaded.backbone), weights(stopped.model.encoder))
+    assert torch.equal(weights(load_run(tmp_path).backbone), weights(stopped.model.encoder))
     assert not (tmp_path / "backbone.pt").exists()
     train(settings, tmp_path, device="cpu", quiet=True)
     found = torch.load(tmp_path / "backbone.pt", weights_only=True)
     assert all(torch.equal(found[name], part) for name, part in load_run(tmp_path).backbone.state_dict().items())
 
 
+class Stateful(nn.Flatten):
+    """A layer that keeps something beside its tensors."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"n": 3}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"n": 3}
+
+
 @pytest.mark.parametrize("wrap", [partial(torch.compile, backend="eager"), nn.DataParallel])
 def test_weights_have_plain_names(wrap: Callable[[nn.Module], nn.Module], tmp_path: Path) -> None:
-    """Whatever compiled or parallel wrappers put into them, on either side."""
+    """Whatever compiled or parallel wrappers put into them, on either side; what a module keeps else comes out too."""
 
     def wrapped() -> nn.Module:
-        return nn.Sequential(wrap(small()), nn.Linear(8, 8))
+        return nn.Sequential(wrap(small()), Stateful(), nn.Linear(8, 8))
 
-    def plain() -> nn.Module:
-        return nn.Sequential(small(), nn.Linear(8, 8))
-
-    trained = pretrain(DATA, wrapped, folder=tmp_path, **SMALL)
-    (net := plain()).load_state_dict(torch.load(tmp_path / "backbone.pt", weights_only=True))
-    for found in (net, load_run(tmp_path, plain).backbone, load_run(tmp_path, wrapped).backbone):
+    with torch.no_grad():  # the caller's own mode is not the run's
+        trained = pretrain(DATA, wrapped, folder=tmp_path, **SMALL)
+    kept = torch.load(tmp_path / "backbone.pt", weights_only=True)
+    assert kept["1._extra_state"] == {"n": 3}
+    (net := nn.Sequential(small(), Stateful(), nn.Linear(8, 8))).load_state_dict(kept)
+    for found in (net, load_run(tmp_path, wrapped).backbone):
         assert torch.equal(weights(found), weights(trained.backbone))
 
 
@@ -259,7 +247,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(tmp_path: Path) -> None:
         given["networks"] = Networks(projector_hidden=kind(8), projector_out=kind(8))
         given["pipeline"] = Pipeline(kind(8), scale=kind([0.25, 1.0]), grey=kind(0.5))
         pretrain(DIGITS[:16], small, **given, folder=tmp_path, quiet=True, device="cpu")  # the same run each time
-        found.append({**json.loads((tmp_path / checkpoints.RESULT).read_text()), "seconds": 0})
+        found.append({**result_of(tmp_path), "seconds": 0})
     assert found[0] == found[1] == found[2]
 
 
@@ -286,16 +274,22 @@ def test_a_folder_of_pictures_is_cut_and_kept_apart_from_the_run(tmp_path: Path)
 
 
 def test_a_run_goes_on_for_more_epochs_or_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    steady = {**SMALL, "schedule": "constant", "folder": tmp_path / "steady"}
-    pretrain(DIGITS, small, **steady)
-    longer = pretrain(DIGITS, small, **{**steady, "epochs": 3})
-    whole = pretrain(DIGITS, small, **{**steady, "epochs": 3, "folder": None})
+    steady, falling = {"schedule": "constant", "folder": tmp_path / "steady"}, {"folder": tmp_path / "falling"}
+    for options in (steady, falling):
+        pretrain(DATA, small, **{**SMALL, **options})
+    longer = pretrain(DATA, small, **{**SMALL, **steady, "epochs": 3})
+    whole = pretrain(DATA, small, **{**SMALL, **steady, "epochs": 3, "folder": None})
     assert torch.equal(weights(longer.backbone), weights(whole.backbone))
-    pretrain(DIGITS, small, **SMALL, folder=tmp_path / "falling")
-    with pytest.raises(
-        ValueError, match=r"rate has fallen to 0 by epoch 2; a run with schedule='constant' .* can be trained on"
+    for options, sentence in (
+        (
+            {**falling, "epochs": 3},
+            r"rate has fallen to 0 by epoch 2; a run with schedule='constant' .* can be trained on",
+        ),
+        (steady, "is at step 12, past the 8 of this run: choose another folder"),
+        ({**steady, "epochs": 3, "probes": 2, "val": DATA}, "is at step 12, without the linear protocol after epoch 2"),
     ):
-        pretrain(DIGITS, small, **{**SMALL, "epochs": 3}, folder=tmp_path / "falling")
+        with pytest.raises(ValueError, match=sentence):
+            pretrain(DATA, small, **{**SMALL, **options})
     assert runs_command([str(tmp_path)]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["run", "schedule", "epochs", "done"]
@@ -306,30 +300,27 @@ def test_a_run_goes_on_for_more_epochs_or_says_why_not(tmp_path: Path, capsys: p
         runs_command([str(tmp_path / "none")])
 
 
-def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
-    pretrain(DATA, small, folder=tmp_path / "run", **{**SMALL, "epochs": 1})
-    for backbone, sentence in (
-        (None, "give backbone, a network"),
-        (nn.Linear(3, 4), "backbone must be a network like"),
+def test_the_weights_of_a_run_come_out(tmp_path: Path) -> None:
+    """By the library and by PyTorch alone, into a network like that which was trained; the result says what was trained."""
+    trained = pretrain(DATA, small, folder=tmp_path / "run", **SMALL)
+    loaded = load_run(tmp_path / "run", small)
+    assert torch.equal(weights(loaded.backbone), weights(trained.backbone))
+    assert not loaded.backbone.training
+    assert (loaded.pipeline, loaded.rows) == (trained.pipeline, trained.rows)
+    result = result_of(tmp_path / "run")
+    assert (result["data"], result["images"], result["backbone"]) == (DATA.name, 256, str(small()))
+    assert not {*REPLACED} & {*result["settings"]}
+    command = [sys.executable, "-c", PLAIN, str(tmp_path / "run/backbone.pt")]
+    alone = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    assert float(alone.stdout) == pytest.approx(trained.backbone(torch.ones(1, 1, 8, 8)).sum().item())
+    for folder, backbone, sentence in (
+        ("run", None, "give backbone, a network"),
+        ("run", nn.Linear(3, 4), "backbone must be a network like"),
+        ("", small, r"folder must be that of a run.* did you mean .*run\?"),
     ):
-        with pytest.raises(ValueError, match=sentence):
-            load_run(tmp_path / "run", backbone)
-    with pytest.raises(FileNotFoundError, match=r"folder must be that of a run.* did you mean .*run\?"):
-        load_run(tmp_path)
-
-
-class Stateful(nn.Flatten):
-    def get_extra_state(self) -> dict[str, int]:
-        return {"n": 3}
-
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        assert state == {"n": 3}
-
-
-def test_what_a_module_keeps_beside_its_tensors_comes_out_too(tmp_path: Path) -> None:
-    with torch.no_grad():  # the caller's own mode is not the run's
-        pretrain(DIGITS, lambda: nn.Sequential(Stateful(), nn.Linear(64, 8)), folder=tmp_path, **SMALL)
-    assert torch.load(tmp_path / "backbone.pt", weights_only=True)["0._extra_state"] == {"n": 3}
+        with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+            load_run(tmp_path / folder, backbone)
 
 
 def test_a_run_of_ones_own_is_watched_and_shows_itself() -> None:

@@ -6,9 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +83,22 @@ def test_a_run_is_its_loop_written_out(tmp_path: Path, data: tuple) -> None:
     )
 
 
+def test_a_predictor_learns_at_a_rate_of_its_own(tmp_path: Path, data: tuple) -> None:
+    """After one step of SGD the predictor has moved ten times as far, and nothing else has moved otherwise."""
+    steady = ("optimizer=sgd", "momentum=0", "weight_decay=0", "evaluate=0")
+    plain, faster = (settings(*steady, f"predictor_lr={rate}", preset="digits-byol") for rate in (1, 10))
+    start = build(plain.networks, plain.seed).state_dict()
+    one, ten = (
+        go(asked, tmp_path / str(asked.predictor_lr), data, stop_after=1).model.state_dict()
+        for asked in (plain, faster)
+    )
+    for name, weights in start.items():
+        if name.startswith("predictor.linears"):
+            torch.testing.assert_close(ten[name] - weights, 10 * (one[name] - weights), rtol=1e-3, atol=1e-6)
+        else:
+            assert ten[name].equal(one[name]), name
+
+
 def test_noise_and_new_predictors_come_between_epochs(tmp_path: Path, data: tuple) -> None:
     changes = ("evaluate=0", "networks.predictor_hidden=8")
     plain, *others = (
@@ -115,85 +128,26 @@ BYOL = [
 def test_a_run_stopped_and_resumed_is_the_one_left_alone(
     preset: str, changes: tuple, tmp_path: Path, data: tuple
 ) -> None:
-    """In the middle of an epoch and at its end; its rows, log and result are the same too."""
+    """In the middle of an epoch and at its end; its rows, log and result are the same too.  It begins with given weights."""
     asked = settings(*changes, preset=preset)
-    whole = go(asked, tmp_path / "whole", data)
+    first = {"weights": build(asked.networks, 7).state_dict()}
+    whole = go(asked, tmp_path / "whole", data, **first)
     per_epoch = Batches(asked, 128).per_epoch
     for stop in (1, per_epoch, per_epoch + 1):
-        part = go(asked, tmp_path / "parts", data, stop_after=stop)
+        part = go(asked, tmp_path / "parts", data, stop_after=stop, **first)
         assert (part.step, part.finished) == (stop, False)
         assert not (tmp_path / "parts" / checkpoints.RESULT).exists()
-    rest = go(asked, tmp_path / "parts", data)
+    rest = go(asked, tmp_path / "parts", data, **first)
     assert rest.finished
     assert same_weights(whole, rest)
     clock = ("seconds", "images_per_second")
     one, other = ([{k: v for k, v in row.items() if k not in clock} for row in run.rows] for run in (whole, rest))
     assert one == other
+    assert one != go(asked, tmp_path / "drawn", data).rows
     assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
     result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
     assert (result["hash"], result["rows"]) == (asked.hash(), rest.rows)
-    again = go(asked, tmp_path / "parts", data)  # nothing is left to do
-    assert again.rows == rest.rows
-
-
-KILLED = """
-import os, sys, torch
-from pathlib import Path
-from sslbook.training.augment import apply, draws
-from sslbook.training.presets.papers import run_of
-from sslbook.training.run import trainer
-torch.set_num_threads(1)
-trainer.SAVE_SECONDS = -1
-asked = run_of("digits-simclr-nce", seed=0, epochs=2, changes=sys.argv[2:]).settings
-trainer.train(asked, Path(sys.argv[1]), device="cpu", quiet=True, on_step=lambda k: k == 3 and os.kill(os.getpid(), 9))
-"""
-
-
-def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path, data: tuple) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "parts"), *TINY])
-    assert done.returncode == -signal.SIGKILL
-    assert max(checkpoints.kept(tmp_path / "parts")) == 2
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    assert same_weights(go(settings(), tmp_path / "whole", data), go(settings(), tmp_path / "parts", data))
-    torch.set_num_threads(threads)
-
-
-def test_a_predictor_learns_at_a_rate_of_its_own(tmp_path: Path, data: tuple) -> None:
-    """After one step of SGD the predictor has moved ten times as far, and nothing else has moved otherwise."""
-    steady = ("optimizer=sgd", "momentum=0", "weight_decay=0", "evaluate=0")
-    plain, faster = (settings(*steady, f"predictor_lr={rate}", preset="digits-byol") for rate in (1, 10))
-    start = build(plain.networks, plain.seed).state_dict()
-    one, ten = (
-        go(asked, tmp_path / str(asked.predictor_lr), data, stop_after=1).model.state_dict()
-        for asked in (plain, faster)
-    )
-    for name, weights in start.items():
-        if name.startswith("predictor.linears"):
-            torch.testing.assert_close(ten[name] - weights, 10 * (one[name] - weights), rtol=1e-3, atol=1e-6)
-        else:
-            assert ten[name].equal(one[name]), name
-
-
-def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, data: tuple) -> None:
-    steady = ("schedule=released", "evaluate=0")
-    whole = go(settings(*steady, epochs=3), tmp_path / "whole", data)
-    go(settings(*steady, epochs=1), tmp_path / "parts", data)
-    longer = go(settings(*steady, epochs=3), tmp_path / "parts", data)
-    assert [row["epoch"] for row in longer.rows] == [1, 2, 3]
-    assert same_weights(whole, longer)
-    with pytest.raises(Refused, match="is at step 6, past the 2 of this run: choose another folder"):
-        go(settings(*steady, epochs=1), tmp_path / "parts", data)
-    with pytest.raises(Refused, match="is at step 6, without the linear protocol after epoch 2"):
-        go(settings(*steady, "probes=2", epochs=3), tmp_path / "parts", data)
-
-
-def test_weights_to_begin_with_are_not_those_to_go_on_with(tmp_path: Path, data: tuple) -> None:
-    first = build(settings().networks, 7).state_dict()
-    whole = go(settings(), tmp_path / "whole", data, weights=first)
-    go(settings(), tmp_path / "parts", data, weights=first, stop_after=1)
-    assert same_weights(whole, go(settings(), tmp_path / "parts", data, weights=first))
-    assert not same_weights(whole, go(settings(), tmp_path / "drawn", data))
+    assert go(asked, tmp_path / "parts", data, **first).rows == rest.rows, "nothing is left to do"
 
 
 def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
@@ -210,24 +164,22 @@ def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
 def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(
     tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1)
-    monkeypatch.setattr("sslbook.training.run.trainer.LONG_SECONDS", -1)
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", -1)
+    monkeypatch.setattr(trainer, "LONG_SECONDS", -1)
     asked = settings("evaluate=0", epochs=4)
-    backbone = build(asked.networks, 0).encoder, 16
+    options = {"backbone": (build(asked.networks, 0).encoder, 16), "pipeline": steps.PIPELINES["digits"]}
 
     def poison(step: int) -> None:
         if step == 3:
             with torch.no_grad():
-                next(backbone[0].parameters())[0] = torch.nan
+                next(options["backbone"][0].parameters())[0] = torch.nan
 
-    options = {"backbone": backbone, "pipeline": steps.PIPELINES["digits"]}
     with pytest.raises(Diverged, match=r"the loss is nan at step 4; the checkpoint of step 3 stays") as caught:
         go(asked, tmp_path, data, on_step=poison, **options)
     assert caught.value.step == 4
     assert not (tmp_path / checkpoints.RESULT).exists()
     assert (tmp_path / checkpoints.DIVERGED).read_text() == "diverged at step 4\n"
     good = checkpoints.latest(tmp_path, pytest.fail)
-    assert good is not None
     assert good["step"] == 3
     assert all(value.isfinite().all() for value in good["model"].values())
     assert go(asked, tmp_path, data, **options).finished
@@ -247,38 +199,25 @@ def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, da
     assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
 
 
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """SIGINT as a terminal has it: a shell starts what it runs in the background with that signal ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
-    """At once within a step, and before the first one."""
+    """At once within a step, and before the first one.  A shell may have ignored SIGINT for what it runs in the background."""
+    before = signal.signal(number, signal.default_int_handler)
     whole = go(settings(), tmp_path / "whole", data)
-    usual = signal.getsignal(number)
     for tries in (1, 2):
         with pytest.raises(compute.Stopped, match="stopped; the same command goes on") as stopped:
             go(settings(), tmp_path / "parts", data, on_step=lambda step: os.kill(os.getpid(), number))
         assert stopped.value.number == number
-        assert signal.getsignal(number) is usual
+        assert signal.getsignal(number) is signal.default_int_handler
         assert max(checkpoints.kept(tmp_path / "parts")) == 2 * tries  # heard after a step, obeyed after the next
     assert same_weights(whole, go(settings(), tmp_path / "parts", data))
+    signal.signal(number, before)
 
 
 def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
-    seen = []
-    go(
-        settings(epochs=1),
-        tmp_path,
-        data,
-        on_step=lambda step: seen.append(max(checkpoints.kept(tmp_path), default=None)),
-    )
+    seen: list[int] = []
+    go(settings(epochs=1), tmp_path, data, on_step=lambda step: seen.append(max(checkpoints.kept(tmp_path))))
     assert seen == [1, 2]
 
 
@@ -358,16 +297,16 @@ def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypat
 def test_views_and_orders_are_functions_of_the_step() -> None:
     asked = replace(settings(), batch=8, shuffle=True)
     batches, other = (Batches(replace(asked, seed=seed), 100) for seed in (0, 1))
-    epochs = [torch.cat([batches.at(12 * epoch + step)[0] for step in range(12)]) for epoch in (3, 4, 3)]
-    assert torch.equal(epochs[0], epochs[2])
-    assert not torch.equal(epochs[0], epochs[1])
-    assert not torch.equal(epochs[0][:8], other.at(36)[0])
-    assert len(set(epochs[0].tolist())) == 96
-    assert set(epochs[0].tolist()) < set(range(100))
-    index, one, two = batches.at(5)
-    assert all(map(torch.equal, batches.at(5), (index, one, two)))
-    for another in (two, batches.at(6)[1], other.at(5)[1]):
-        assert not torch.equal(one, another)
+    one, next_one, again = (torch.cat([batches.at(12 * epoch + k)[0] for k in range(12)]) for epoch in (3, 4, 3))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, next_one)
+    assert not torch.equal(one[:8], other.at(36)[0])
+    assert len(set(one.tolist())) == 96
+    assert set(one.tolist()) < set(range(100))
+    _, first, second = batches.at(5)
+    assert torch.equal(first, batches.at(5)[1])
+    for another in (second, batches.at(6)[1], other.at(5)[1]):
+        assert not torch.equal(first, another)
     further = {"objective": "exact", "loss_kwargs": {"weights": "further"}}
     still = Batches(replace(asked, shuffle=False, drop_last=False, **further), 100)
     assert (batches.per_epoch, still.per_epoch) == (12, 13)
@@ -392,17 +331,13 @@ def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_run_gets_a_sentence_before_anything_is_written(tmp_path: Path, data: tuple) -> None:
     images, tests = data
-    for asked, options, sentence in (
-        (settings("batch=200"), {}, "at most the 128 images there are, got 200"),
-        (settings(), {"device": "gpu"}, "device must be cpu, cuda or cuda:N, .*got 'gpu'"),
-        (settings(), {"stop_after": -1}, "stop_after must be at least 1"),
-        (settings("networks.channels=3"), {}, "must hold images of 3 channels"),
-        (
-            settings(),
-            {"data": (images, replace(tests, pixels=tests.pixels[..., :4]))},
-            "pixels must be at least 8 by 8",
-        ),
+    for changes, options, sentence in (
+        (("batch=200",), {}, "at most the 128 images there are, got 200"),
+        ((), {"device": "gpu"}, "device must be cpu, cuda or cuda:N, .*got 'gpu'"),
+        ((), {"stop_after": -1}, "stop_after must be at least 1"),
+        (("networks.channels=3",), {}, "must hold images of 3 channels"),
+        ((), {"data": (images, replace(tests, pixels=tests.pixels[..., :4]))}, "pixels must be at least 8 by 8"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            train(asked, tmp_path / "run", **{"data": data, "device": "cpu", "quiet": True, **options})
+            go(settings(*changes), tmp_path / "run", **{"data": data, **options})
         assert not (tmp_path / "run").exists()

@@ -6,16 +6,15 @@ import itertools
 
 import pytest
 import torch
-from hltm_cases import BRANCHINGS, INSTANCES, constructed, instance
+from hltm_cases import BRANCHINGS, constructed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from sslbook.trees import latent as trees
-from sslbook.trees.exact import TreeNetwork, initial_network
+from sslbook.trees.exact import initial_network
 from sslbook.trees.latent import LatentTree
 from sslchapters.hltm import theory
-from sslchapters.hltm.runs import forward
 
 
 @settings(max_examples=25, deadline=None)
@@ -47,8 +46,7 @@ def test_symmetric_binary_is_made_of_its_polarities() -> None:
     assert torch.allclose(tree.root, torch.tensor([[0.2, 0.8]]).double())
     for wanted, table in zip(rho, tree.tables, strict=True):
         assert torch.allclose(trees.polarity(table), wanted)
-        assert torch.allclose(table[..., 0, 0], (1 + wanted) / 2)
-        assert torch.allclose(table[..., 0, 1], (1 - wanted) / 2)
+        assert torch.allclose(table[..., 0, :], (1 + torch.stack([wanted, -wanted], -1)) / 2)
 
 
 @pytest.mark.parametrize("shape", range(4))
@@ -72,33 +70,34 @@ def score(found: Tensor, wanted: Tensor, count: int) -> float:
     return float(((found - wanted).abs() / (wanted * (1 - wanted) / count).clamp_min(1e-30).sqrt()).max())
 
 
-def scores(tree: LatentTree, drawn: list[Tensor]) -> list[float]:
-    """Of marginals, of pairs with the root, and of parents with their children."""
-    n, found, marginals = drawn[0].shape[-1], [], trees.marginals(tree)
-    hot = [torch.nn.functional.one_hot(z.long(), m).double() for z, m in zip(drawn, tree.values)]
-    for d, product in enumerate(trees.from_root(tree)):
-        found.append(score(hot[d].mean(2), marginals[d], n))
-        if d:
-            pairs = torch.einsum("rbz,rnbm->rnzm", hot[0][:, 0], hot[d]) / n
-            found.append(score(pairs, tree.root[:, None, :, None] * product, n))
-            parents, prior = (x.repeat_interleave(tree.branching[d - 1], 1) for x in (hot[d - 1], marginals[d - 1]))
-            pairs = torch.einsum("rnbz,rnbm->rnzm", parents, hot[d]) / n
-            found.append(score(pairs, prior[..., None] * tree.tables[d - 1], n))
-    return found
+DRAWN = {
+    "symmetric": lambda: theory.random_symmetric([0, 1], 5, 0.7),
+    "uneven root": lambda: trees.symmetric_binary(theory.random_polarities([2], 3, -1.0), root_polarity=-0.7),
+    "mixed": lambda: trees.random_categorical([5], (2, 3, 2, 4), (2, 1, 3)),
+    "regularized": lambda: theory.random_regularized([5], (3, 2, 3), (2, 2)),
+}
 
 
-@pytest.mark.parametrize("kind", ["tables'", "uneven root", "mixed", "regularized"])
+@pytest.mark.parametrize("kind", DRAWN)
 def test_sampling_agrees_with_the_tables(kind: str) -> None:
-    tree = {
-        "tables'": lambda: theory.random_symmetric([0, 1], 5, 0.7),
-        "uneven root": lambda: trees.symmetric_binary(theory.random_polarities([2], 3, -1.0), root_polarity=-0.7),
-        "mixed": lambda: trees.random_categorical([5], (2, 3, 2, 4), (2, 1, 3)),
-        "regularized": lambda: theory.random_regularized([5], (3, 2, 3), (2, 2)),
-    }[kind]()
-    drawn = tree.sample(list(range(tree.replicas)), 40_000)
+    """Marginals, pairs with the root, and pairs of a parent and its child."""
+    tree, n = DRAWN[kind](), 40_000
+    drawn, marginals, products = (
+        tree.sample(list(range(tree.replicas)), n),
+        trees.marginals(tree),
+        trees.from_root(tree),
+    )
     assert [part.shape[1] for part in drawn] == list(tree.nodes)
     assert [part.dtype == torch.bool for part in drawn] == [m == 2 for m in tree.values]
-    assert max(scores(tree, drawn)) < 5
+    hot = [torch.nn.functional.one_hot(z.long(), m).double() for z, m in zip(drawn, tree.values)]
+    assert score(hot[0].mean(2), marginals[0], n) < 5
+    for d in range(1, tree.depth + 1):
+        assert score(hot[d].mean(2), marginals[d], n) < 5
+        pairs = torch.einsum("rbz,rnbm->rnzm", hot[0][:, 0], hot[d]) / n
+        assert score(pairs, tree.root[:, None, :, None] * products[d], n) < 5
+        parents, prior = (x.repeat_interleave(tree.branching[d - 1], 1) for x in (hot[d - 1], marginals[d - 1]))
+        pairs = torch.einsum("rnbz,rnbm->rnzm", parents, hot[d]) / n
+        assert score(pairs, prior[..., None] * tree.tables[d - 1], n) < 5
 
 
 def test_an_augmentation_keeps_the_root_and_redraws_the_rest_independently() -> None:
@@ -130,22 +129,6 @@ def test_bad_tables() -> None:
             LatentTree(bad_root, tables)
 
 
-@settings(max_examples=25, deadline=None)
-@INSTANCES
-def test_forward_agrees_with_a_loop_over_the_parts(seed: int, branching: tuple[int, ...], width: int) -> None:
-    net, x = instance(seed, branching, width)
-    found = forward(net, x)
-    for r in range(2):
-        read = [x[r, k][:, None] for k in range(x.shape[1])]
-        for d in reversed(range(net.depth)):
-            blocks = [torch.cat(read[i : i + branching[d]], 1) for i in range(0, len(read), branching[d])]
-            layer = zip(blocks, net.weights[d][r], net.biases[d][r], strict=True)
-            parts = [torch.nn.functional.linear(*part) for part in layer]
-            assert (found.pre[d][r].transpose(1, 2) - torch.stack(parts)).abs().max() < 1e-13
-            assert (found.inputs[d][r].transpose(1, 2) - torch.stack(blocks)).abs().max() < 1e-13
-            read = [part.relu() for part in parts]
-
-
 @pytest.mark.parametrize("branching", BRANCHINGS[:3])
 def test_initial_weights_and_biases_fill_their_range(branching: tuple[int, ...]) -> None:
     net = initial_network(range(5), branching, 40)
@@ -161,12 +144,10 @@ def test_initial_weights_and_biases_fill_their_range(branching: tuple[int, ...])
 
 def test_a_network_is_alone_what_it_is_in_a_batch() -> None:
     together, alone = initial_network([3, 4, 5], (2, 2), 3), initial_network([4], (2, 2), 3)
-    assert all(
-        mine.equal(its) for mine, its in zip(together.each(lambda part: part[1:2]).weights, alone.weights, strict=True)
-    )
-    copy: TreeNetwork = together.each(torch.clone)
-    copy.weights[0].zero_()
+    free, second = initial_network([4], (2, 2), 3, bias=False), together.each(lambda part: part[1:2].clone())
+    for d in range(2):
+        assert second.weights[d].equal(alone.weights[d])
+        assert free.weights[d].equal(alone.weights[d])
+        assert free.biases[d].abs().max() == 0
+    second.weights[0].zero_()
     assert together.weights[0].abs().min() > 0
-    free = initial_network([4], (2, 2), 3, bias=False)
-    assert all(bias.abs().max() == 0 for bias in free.biases)
-    assert all(a.equal(b) for a, b in zip(free.weights, alone.weights, strict=True))

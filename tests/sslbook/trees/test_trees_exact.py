@@ -60,16 +60,14 @@ def listed(seed: int, shape: int, width: int) -> Listed:
     z = [part[0] for part in assignments]
     below = [leaf.double()[None] for leaf in z[-1]]
     pre: list[list[Tensor]] = []
-    reads: list[list[Tensor]] = []
+    read: list[list[Tensor]] = []
     for d in reversed(range(tree.depth)):
         b = branching[d]
-        read = [torch.cat(below[k * b : (k + 1) * b]) for k in range(tree.nodes[d])]
-        parts = [net.weights[d][0, k] @ x + net.biases[d][0, k][:, None] for k, x in enumerate(read)]
-        pre.append([part.requires_grad_() for part in parts])
-        reads.append(read)
+        read.insert(0, [torch.cat(below[k * b : (k + 1) * b]) for k in range(tree.nodes[d])])
+        parts = [net.weights[d][0, k] @ x + net.biases[d][0, k][:, None] for k, x in enumerate(read[0])]
+        pre.insert(0, [part.requires_grad_() for part in parts])
         below = [part.relu() for part in parts]
-    passed = exact.list_parts(tree, net)
-    return Listed(tree, net, z, chance[0], pre[::-1], reads[::-1], passed)
+    return Listed(tree, net, z, chance[0], pre, read, exact.list_parts(tree, net))
 
 
 def hidden(tree: LatentTree) -> list[tuple[int, int]]:
@@ -78,30 +76,22 @@ def hidden(tree: LatentTree) -> list[tuple[int, int]]:
 
 @SMALL
 @INSTANCES
-def test_conditional_moments(seed: int, shape: int, width: int) -> None:
+def test_conditional_moments_and_correlations(seed: int, shape: int, width: int) -> None:
     world = listed(seed, shape, width)
     moments = exact.moments(world.tree, world.net, world.passed)
+    correlations = exact.latent_correlations(world.tree, world.net)
     for d, k in hidden(world.tree):
         f = world.pre[d][k].detach()
-        mean = world.given(d, k, f)
-        assert (moments[d].mean[0, k] - mean).abs().max() < 1e-11
-        assert (moments[d].variance[0, k] - (world.given(d, k, f * f) - mean**2)).abs().max() < 1e-11
-        parts = world.passed.get(d)
-        if parts is not None:
-            v = world.given(d, k, f.relu())
-            assert (exact.activation_means(parts)[0, k] - v).abs().max() < 1e-11
-            variance = world.given(d, k, f.relu() ** 2) - v**2
-            assert (exact.activation_variances(parts)[0, k] - variance).abs().max() < 1e-11
-
-
-@SMALL
-@INSTANCES
-def test_correlations(seed: int, shape: int, width: int) -> None:
-    world = listed(seed, shape, width)
-    found = exact.latent_correlations(world.tree, world.net)
-    for d, k in hidden(world.tree):
-        wanted = correlation(world.values[d][k].double(), world.pre[d][k].detach(), world.chance)
-        assert (found[d][0, k] - wanted).abs().max() < 1e-11
+        wanted = correlation(world.values[d][k].double(), f, world.chance)
+        assert (correlations[d][0, k] - wanted).abs().max() < 1e-11
+        found = [(f, moments[d].mean, moments[d].variance)]
+        if d in world.passed:
+            parts = world.passed[d]
+            found.append((f.relu(), exact.activation_means(parts), exact.activation_variances(parts)))
+        for quantity, mean, variance in found:
+            wanted = world.given(d, k, quantity)
+            assert (mean[0, k] - wanted).abs().max() < 1e-11
+            assert (variance[0, k] - (world.given(d, k, quantity**2) - wanted**2)).abs().max() < 1e-11
 
 
 def test_constant_units_are_uncorrelated() -> None:
@@ -153,16 +143,14 @@ def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
 def test_replicas_are_kept_apart() -> None:
     tree = theory.random_symmetric([0, 1, 2], 3, 0.6)
     net = initial_network([0, 1, 2], tree.branching, 3, dtype=torch.float64)
-    one, alone = tree.replica(1), net.each(lambda part: part[1:2])
-    passed, alone_passed = exact.list_parts(tree, net), exact.list_parts(one, alone)
-    both = [exact.latent_correlations(tree, net, passed), exact.latent_correlations(one, alone)]
-    for name in names(tree):
-        both[0].append(theory.expected_connection(tree, net, passed, name))
-        both[1].append(theory.expected_connection(one, alone, alone_passed, name))
-        both[0].append(theory.operator_norm(tree, both[0][-1]))
-        both[1].append(theory.operator_norm(one, both[1][-1]))
-    for together, single in zip(*both, strict=True):
-        assert (together[1] - single[0]).abs().max() < 1e-13
+    found = []
+    for some, its in ((tree, net), (tree.replica(1), net.each(lambda part: part[1:2]))):
+        passed = exact.list_parts(some, its)
+        connections = [theory.expected_connection(some, its, passed, name) for name in names(some)]
+        norms = [theory.operator_norm(some, each) for each in connections]
+        found.append([*exact.latent_correlations(some, its, passed), *connections, *norms])
+    for together, alone in zip(*found, strict=True):
+        assert (together[1] - alone[0]).abs().max() < 1e-13
 
 
 def test_tree_and_network_have_one_shape() -> None:
