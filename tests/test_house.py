@@ -28,12 +28,12 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 9_055,
-    "sslchapters": 17_977,
-    "bookbuild": 3_664,
-    "benchmarks": 607,
-    "tests": 13_906,
-    "tools": 779,
+    "sslbook": 9_018,
+    "sslchapters": 17_800,
+    "bookbuild": 3_625,
+    "benchmarks": 574,
+    "tests": 12_753,
+    "tools": 707,
 }
 """Lines of Python, which may only fall."""
 
