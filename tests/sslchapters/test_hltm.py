@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sslbook._random import Streams
 from sslbook.trees import latent as trees
-from sslbook.trees.exact import TreeNetwork
+from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree
 from sslchapters.audit import hltm as records
 from sslchapters.hltm import lucky_nodes, runs, theory
@@ -105,6 +105,24 @@ def test_the_centred_correlation_is_numpys(mean: float) -> None:
     f = torch.randn(2, 3, 4, 1000, generator=draw, dtype=torch.float64) + share * z[:, :, None] + mean
     wanted = [np.corrcoef(z[r, node], f[r, node, unit])[0, 1] for r, node, unit in np.ndindex(2, 3, 4)]
     assert (runs.centred_correlation(z, f).flatten() - torch.tensor(wanted)).abs().max() < 1e-12 * max(1, abs(mean))
+
+
+@pytest.mark.parametrize("branching", [(2, 2, 2), (1, 3, 2)])
+def test_the_forward_pass_is_a_loop_over_the_parts(branching: tuple[int, ...]) -> None:
+    net = initial_network([1, 2], branching, 3, dtype=torch.float64)
+    x = torch.rand(2, int(np.prod(branching)), 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = runs.forward(net, x)
+    for r in range(2):
+        read = [leaf[:, None] for leaf in x[r]]
+        for d in reversed(range(net.depth)):
+            blocks = [torch.cat(read[i : i + branching[d]], 1) for i in range(0, len(read), branching[d])]
+            parts = [
+                torch.nn.functional.linear(*part)
+                for part in zip(blocks, net.weights[d][r], net.biases[d][r], strict=True)
+            ]
+            assert (found.pre[d][r].transpose(1, 2) - torch.stack(parts)).abs().max() < 1e-13
+            assert (found.inputs[d][r].transpose(1, 2) - torch.stack(blocks)).abs().max() < 1e-13
+            read = [part.relu() for part in parts]
 
 
 def test_the_best_linear_unit() -> None:
