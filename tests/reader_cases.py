@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from bookbuild import notebooks
 from bookbuild.layout import Book
 
@@ -45,7 +47,7 @@ def make(book: Book, folder: Path) -> Path:
     environment = tool("environment")  # which torch suits this machine, it knows
     lock = folder / "pins.txt"
     lock.write_text("".join(environment.locked(book.root / "requirements.lock", hashes=False)))
-    environment.install_torch(environment.Pip(python, folder / "pip.log"), lock, "auto", environment.has_nvidia())
+    environment.install_torch(python, lock, "auto", torch.cuda.is_available())
     notebooks.copy_notebooks(book, folder / "notebooks")
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     needed = str(folder / "notebooks/requirements.txt")
