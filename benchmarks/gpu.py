@@ -71,13 +71,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=positive, default=25, metavar="M", help="how long (default: 25)")
     parser.add_argument("--plan", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument("--merge", type=Path, metavar="ZIP", help="bring the records of results.zip into data/results")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=[step.name for step in STEPS],
-        metavar="STEP",
-        help="these steps alone, even if done",
-    )
+    names = [step.name for step in STEPS]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="STEP", help="these steps alone, even if done")
     options = parser.parse_args(arguments)
     ends = time.monotonic() + 60 * options.minutes
     if options.merge is not None:

@@ -13,14 +13,12 @@ BRANCHINGS = [(2, 2, 2), (3, 2), (2,), (1, 3, 2), (2, 2)]
 
 
 def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
-    """The loss of each replica, ``(R,)``, of normalised outputs ``(R, width, 3B)``, from their definitions."""
+    """The loss of each replica, ``(R,)``, of normalised outputs ``(R, width, 3B)``, as printed: a softmax of two distances."""
     anchor, positive, negative = output.chunk(3, dim=2)
-    to_positive, to_negative = anchor - positive, anchor - negative
-    square = to_positive.square() - to_negative.square()
-    apart = square.sum(1) / 2 if loss.startswith("printed") else square.mean((1, 2))[:, None]
-    if loss in ("printed", "released, logarithm"):
-        return torch.nn.functional.softplus(apart / tau).mean(1)
-    return -torch.sigmoid(-apart / tau).mean(1)
+    far = torch.stack([(anchor - other).square() for other in (positive, negative)])
+    distances = far.sum(2) / 2 if loss.startswith("printed") else far.mean((2, 3))[..., None]
+    chosen = (-distances / tau).softmax(0)[0]  # the chance that the positive is taken for the anchor's own
+    return -(chosen.log() if loss in ("printed", "released, logarithm") else chosen).mean(1)
 
 
 def constructed(kind: str, seeds: list[int], shape: int) -> LatentTree:

@@ -32,8 +32,7 @@ from sslbook.operator.covariance import (
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Mixing
 from sslchapters.checks import Comparison, Gaps, gap, over
-from sslchapters.instances import DEGREE_ONE, in_weight, instance_seeds, random_network
-from sslchapters.instances import all_tuples as all_tuples
+from sslchapters.instances import DEGREE_ONE, all_tuples, in_weight, instance_seeds, random_network
 
 TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``loss(r_pos (T,), r_neg (T, H), r_clean (T, H)) -> (T,)``; ``r_clean`` are distances between un-augmented samples."""

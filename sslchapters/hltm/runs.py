@@ -218,7 +218,7 @@ def _train_chunk(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Correlation from samples, accumulated centred in float64 or as the released code does it; and the largest there is
+# Correlation from samples, centred in float64 or summed up as the released code does it; and the largest there is
 
 
 def centred_correlation(latent: Tensor, units: Tensor) -> Tensor:

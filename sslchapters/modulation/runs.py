@@ -97,9 +97,8 @@ def gradients(weights: Tensor, top: Tensor, look: Look, how: Settings) -> tuple[
     a = torch.cat([ACTIVATIONS[kind](responses[part]) for kind, part in how.activations]).unsqueeze(2)
     mean = shares.unsqueeze(3) @ a  # (R, K, S, 1, M)
     variance = shares.unsqueeze(3) @ (a - mean).square()
-    inverse = 1 + with_std * (
-        torch.rsqrt(held(variance, through_std) + how.eps) - 1
-    )  # 1 where the deviation is omitted
+    root = torch.rsqrt(held(variance, through_std) + how.eps)
+    inverse = 1 + with_std * (root - 1)  # 1 where the deviation is omitted
     y = (a - with_mean * held(mean, through_mean)) * inverse
     # a sample's output is the sum of K rows of the table; its loss is a function of that output's direction alone
     table = (y.flatten(2, 3) @ v).flatten(0, 2)
