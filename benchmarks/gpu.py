@@ -1,6 +1,6 @@
 """``sslbook gpu``: all that the book wants of a GPU, as ordinary commands in order of worth, each of which resumes; and a clock.
 
-What it gave comes back in one archive, whose records are brought into the book by ``--merge``.
+What it gives are logs in `_build/gpu` and records in `data/results`, which hold the book's own runs, too.
 """
 
 from __future__ import annotations
@@ -9,29 +9,23 @@ import argparse
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
-import zipfile
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sslbook._check import InputError, positive
-from sslbook._files import SOURCE, atomic, commit
-from sslchapters.audit.full_runs import recorded_values, seeds_of, united
-from sslchapters.audit.paper_tables import BYOL, paper_tables
-from sslchapters.records import Record, path_of, recorded, require_source_tree, results_folder, write_record
+from sslbook._files import SOURCE, commit
+from sslchapters.audit.paper_tables import BYOL
+from sslchapters.records import require_source_tree
 from sslchapters.sweep import environment
 
 OUT = SOURCE.parent / "_build/gpu"
 GRACE, LATE = 20, (124, 137)
 """Seconds between asking a command to stop, which leaves a checkpoint, and stopping it; and what ``timeout`` ends with then."""
-RECORDS = ("A-Tab2", "B-Tab3-cifar10-resnet18", "training-operator-full")
-"""The records that the plan makes."""
 SIMCLR = ("simclr-nce", "simclr-exact", "simclr-exact-noise")
 
 
@@ -58,7 +52,9 @@ STEPS = (
     Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 930, _runs("A-Tab2", SIMCLR, 1)),
     Step("chapters", "all chapters at the papers' size", 600, ("sslbook execute --scale paper --device cuda",)),
     Step("tables", "two tables of the theory", 120, ("sslbook table A-Tab6 --run", "sslbook table C-Tab1 --run")),
-    Step("byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs(RECORDS[1], BYOL["B-Tab3"][::-1], 1)),
+    Step(
+        "byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", BYOL["B-Tab3"][::-1], 1)
+    ),
     Step("operator", "the operator of such a run's layers", 100, ("sslbook record training-operator-full",)),
     Step("simclr-more", "A-Tab2 on CIFAR-10, four more seeds", 3600, _runs("A-Tab2", SIMCLR, 2, 3, 4, 5)),
 )
@@ -66,20 +62,14 @@ STEPS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Work through the plan, or bring in what it gave; exit status 1 if something is not as it should be, 2 for bad input."""
+    """Work through the plan; exit status 1 if something is not as it should be, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="sslbook gpu", description="Do all that the book wants of a GPU.")
     parser.add_argument("--minutes", type=positive, default=25, metavar="M", help="how long (default: 25)")
     parser.add_argument("--plan", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument("--merge", type=Path, metavar="ZIP", help="bring the records of results.zip into data/results")
     names = [step.name for step in STEPS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="STEP", help="these steps alone, even if done")
     options = parser.parse_args(arguments)
     ends = time.monotonic() + 60 * options.minutes
-    if options.merge is not None:
-        require_source_tree()
-        for record in merged(options.merge):
-            print(f"Written: {write_record(record)}")
-        return 0
     steps = [step for step in STEPS if not options.only or step.name in options.only]
     print(f"The plan, with the seconds predicted on one H100; {options.minutes} minutes:")
     for number, step in enumerate(steps, 1):
@@ -98,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
 def work_through(steps: Sequence[Step], ends: float, folder: Path, *, again: bool) -> int:
     """Go on with the steps until ``ends``, by ``time.monotonic``; returns the exit status.  again: also with those that are done.
 
-    A step that comes to its end leaves its log in ``folder``; after each, the logs and the records are packed in one file.
+    A step that comes to its end leaves its log in ``folder``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     bad = 0
@@ -124,34 +114,5 @@ def work_through(steps: Sequence[Step], ends: float, folder: Path, *, again: boo
             status, f"exit status {status}, see {folder}"
         )
         print(f"{step.name}: {how}, in {time.monotonic() - begun:.0f} s", flush=True)
-        files = [*folder.glob("*.log"), *(results_folder() / f"{name}.json" for name in RECORDS)]
-        with atomic(folder / "results.zip") as fresh, zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in filter(Path.is_file, files):
-                archive.write(path, path.name)
-    print(f"To carry: {folder / 'results.zip'}. Where the book is built: sslbook gpu --merge results.zip")
+    print(f"To carry home: {folder}, and what is new in data/results")
     return int(bad)
-
-
-def merged(place: Path) -> list[Record]:
-    """The records of an archive; of a table's, run by run beside those that are there already.
-
-    Raises InputError where the archive or a record, its own or the book's, can't be read.
-    """
-    found = []
-    try:
-        with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(place) as archive:
-            for name in [name for name in RECORDS if f"{name}.json" in archive.namelist()]:
-                archive.extract(f"{name}.json", folder)
-                record = recorded(name, folder=Path(folder))
-                if name in paper_tables():
-                    old = recorded(name)["runs"] if path_of(name).is_file() else {}
-                    runs = united(old, record["runs"])
-                    seconds = sum(run.get("seconds") or 0 for run in runs.values())
-                    origin = replace(record.provenance, seeds=seeds_of(runs), seconds=round(seconds, 3))
-                    record = Record(name, recorded_values(paper_tables()[name], runs), origin)
-                found.append(record)
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"--merge: {place} can't be used ({error})") from None
-    if not found:
-        raise InputError(f"--merge: {place} holds none of the records {', '.join(RECORDS)}")
-    return found
