@@ -79,8 +79,7 @@ def page(book: Book, scale: str = "quick") -> str:
         made if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. "
-        "The papers print some gradient steps for one of two networks (*towers*). "
-        "We count this as a fault only if the claim is about the step.",
+        "Some steps are printed for one of two networks (*towers*). We call that a fault only if the claim is about the step.",
         "",
         *(f"- {_tag(verdict)} {counts[verdict]}: {meaning}." for verdict, meaning in VERDICTS.items()),
         "",

@@ -28,7 +28,7 @@ VERDICTS: Mapping[str, str] = {
     "fails as stated": "a counterexample shows that the claim, or a part of it, is false",
     "trend holds, numbers differ": "our runs of a table's size show its trend, but not its numbers",
     "trend holds in miniature": "our runs show a table's trend, but they are far smaller than the table's",
-    "trend holds, no numbers to compare": "our runs show the trend of a figure without numbers; the note says where the trend fails",
+    "trend holds, no numbers to compare": "our runs show the trend of a figure without numbers; the note says where they do not",
     "trend not seen in miniature": "our runs are far smaller than a table's and do not show its trend",
     "undecided in miniature": "our runs are far smaller than a table's and do not decide whether its trend holds",
     "beyond the papers": "the papers do not make this claim, and the book measured it",
