@@ -22,8 +22,8 @@ _READ = (
     "Look here before you build on a theorem, a table or a figure of the three papers. "
     "The page says what became of each claim that the book checks: {} claims, {} checks. "
     "Each check links to its line in the chapter. "
-    "The line also names the *nearest rivals* (the strongest wrong theories, or the other runs of a record), "
-    "those among them that pass too, and the broken variants that the check *rejects*. "
+    "The line also names the *nearest rivals*, which are the strongest wrong theories or the other runs of a record. "
+    "It says which rivals pass, too, and which broken variants the check *rejects*. "
     "A check on a mean over seeds passes only if the whole 95% interval satisfies it. "
     "If a difference must lie between two bounds, the 90% interval is used instead."
 )
@@ -79,7 +79,7 @@ def page(book: Book, scale: str = "quick") -> str:
         made if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. "
-        "Some steps are printed for one of two networks (*towers*); this counts as a fault only if the claim is about the step.",
+        "Some steps are printed for one of two networks (*towers*). We call that a fault only if the claim is about the step.",
         "",
         *(f"- {_tag(verdict)} {counts[verdict]}: {meaning}." for verdict, meaning in VERDICTS.items()),
         "",

@@ -24,15 +24,15 @@ KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "tab
 
 VERDICTS: Mapping[str, str] = {
     "holds": "the claim is right as the paper states it",
-    "holds with the correction": "the claim is right once a factor, sign or hypothesis is corrected; both versions are computed",
+    "holds with the correction": "the claim is right once a factor, sign or hypothesis is corrected, and we compute both versions",
     "fails as stated": "a counterexample shows that the claim, or a part of it, is false",
     "trend holds, numbers differ": "our runs of a table's size show its trend, but not its numbers",
     "trend holds in miniature": "our runs show a table's trend, but they are far smaller than the table's",
-    "trend holds, no numbers to compare": "our runs show the trend of a figure without numbers; the note says where it fails",
+    "trend holds, no numbers to compare": "our runs show the trend of a figure without numbers; the note says where they do not",
     "trend not seen in miniature": "our runs are far smaller than a table's and do not show its trend",
     "undecided in miniature": "our runs are far smaller than a table's and do not decide whether its trend holds",
-    "beyond the papers": "no claim of theirs: the book measured it",
-    "open": "no run of the claim's size has been made; the note says what smaller runs show",
+    "beyond the papers": "the papers do not make this claim, and the book measured it",
+    "open": "no run of the claim's size has been made, and the note says what a check would need",
 }
 """What a claim can come to, and what each word means."""
 
