@@ -272,16 +272,13 @@ def contested_values(seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
-KEPT = 10
-"""Filters of each field that a record keeps, the longest of the first seed; the measures are of all that live."""
-
-
 def filter_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Figures 12 and 13: filters of image quarters without and with random crops, how many live, how rough and how alike
     these are.
 
     ``filters[figure][field][filter][row][column]``; ``living[figure][seed]`` is a share of all filters, ``roughness`` and
-    ``likeness`` likewise are means over the living ones, before training under ``untrained``.
+    ``likeness`` likewise are means over the living ones, before training under ``untrained``.  Kept are the ten longest
+    filters of each field, of the first seed.
     """
     data, steps = read("mnist", "train") if readable("mnist") else digits(), 50_000
     values: dict[str, Any] = {"data": data.name, "images": len(data), "steps": steps}
@@ -294,7 +291,7 @@ def filter_values(seeds: Sequence[int]) -> dict[str, Any]:
         values["roughness"][figure] = rounded(rough, DIGITS)
         values["likeness"][figure] = rounded(runs.likeness(found, alive), DIGITS)
         if figure != "untrained":
-            longest = found[0].flatten(2).norm(dim=2).argsort(1, descending=True)[:, :KEPT]
+            longest = found[0].flatten(2).norm(dim=2).argsort(1, descending=True)[:, :10]
             kept = torch.stack([w[i] for w, i in zip(found[0], longest, strict=True)])
             values["filters"][figure] = rounded(kept, DIGITS)
     return values
