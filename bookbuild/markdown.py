@@ -160,14 +160,7 @@ class _Plain(MarkdownConverter):
         kinds = set(el.get_attribute_list("class"))
         anchor = self._anchor(el)
         if "cell" in kinds:
-            if el.find(MARK) is not None:
-                return text
-            # the code cell itself is the executed notebook's; here its figure's caption, which is the page's
-            words = (self.process_tag(caption, parent_tags=set()) for caption in el.select("figcaption p"))  # type: ignore[attr-defined]
-            captions = [str(one).strip() for one in words]
-            anchors = "".join(self._anchor(figure) for figure in el.select("figure[id]"))
-            cut = "" if el.find_previous_sibling(PICTURE) is not None else "\ue000caption:\ue001\n\n"
-            return f"\n\n{cut}{anchors}{' '.join(captions)}\n\n" if captions or anchors else ""
+            return text if el.find(MARK) is not None else self._caption(el)
         if "math" in kinds:
             return f"\n\n{anchor}{chr(10) if anchor else ''}{self._display(el)}\n\n"
         if CANVAS in kinds:
@@ -218,6 +211,14 @@ class _Plain(MarkdownConverter):
         box = el.find_parent("div", class_=re.compile("^highlight-"))
         language = "" if box is None else box.get_attribute_list("class")[0].removeprefix("highlight-")
         return f"\n\n```{language.replace('default', '')}\n{el.get_text().strip(chr(10))}\n```\n\n"
+
+    def _caption(self, cell: Tag) -> str:
+        """The code cell itself is the executed notebook's; here its figure's caption, which is the page's."""
+        words = (self.process_tag(caption, parent_tags=set()) for caption in cell.select("figcaption p"))  # type: ignore[attr-defined]
+        captions = [str(one).strip() for one in words]
+        anchors = "".join(self._anchor(figure) for figure in cell.select("figure[id]"))
+        cut = "" if cell.find_previous_sibling(PICTURE) is not None else "\ue000caption:\ue001\n\n"
+        return f"\n\n{cut}{anchors}{' '.join(captions)}\n\n" if captions or anchors else ""
 
     def _display(self, el: Tag) -> str:
         tag = el.find("span", class_="eqno")
