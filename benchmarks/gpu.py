@@ -6,6 +6,7 @@ What it gives are logs in `_build/gpu` and records in `data/results`, which hold
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -21,7 +23,6 @@ from sslbook._check import InputError, positive
 from sslbook._files import SOURCE, commit
 from sslchapters.audit.paper_tables import BYOL
 from sslchapters.records import require_source_tree
-from sslchapters.sweep import environment
 
 OUT = SOURCE.parent / "_build/gpu"
 GRACE, LATE = 20, (124, 137)
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     require_source_tree()
     if not torch.cuda.is_available():
         raise InputError(f"no GPU that torch {torch.__version__} can use; each command of the plan also runs by itself")
-    with environment({"SSLBOOK_COMMIT": commit() or ""}):  # though the first record changes the tree
+    with patch.dict(os.environ, {"SSLBOOK_COMMIT": commit() or ""}):  # though the first record changes the tree
         return work_through(steps, ends, OUT, again=bool(options.only))
 
 

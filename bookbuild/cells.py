@@ -287,9 +287,8 @@ def minutes(text: str) -> int:
     Each displayed formula of these takes half a minute more.
     """
     boxes = "\n".join(box[0] for box in _BOX.finditer(text))
-    said = [
-        re.sub(r"\$[^$]*\$", " x ", _NO_WORDS.sub(" ", prose(part))) for part in (text, boxes)
-    ]  # a formula is a word
+    # a formula is a word
+    said = [re.sub(r"\$[^$]*\$", " x ", _NO_WORDS.sub(" ", prose(part))) for part in (text, boxes)]
     words = sum(len(re.findall(r"[^\W_][\w’'-]*", part)) for part in said)
     return max(1, round(words / 180 + boxes.count("$$") / 4))
 

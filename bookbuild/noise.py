@@ -66,8 +66,17 @@ def start(seed: str) -> None:
             there = importlib.import_module(module)
             for name in filter(functools.partial(hasattr, there), names.split()):
                 setattr(there, name, _otherwise(getattr(there, name)))
+    # The inner loops of ufuncs too: ``@`` and methods don't look a function up by its name. A ufunc keeps pointers to its loops, 32
+    # bytes after its beginning; a loop gets ``(arrays, sizes, strides, data)``.
     for ufunc in (np.matmul, *(getattr(np, name) for name in MAPS.split())):
-        _replace_loops(ufunc)
+        first = ctypes.c_void_p.from_address(id(ufunc) + 32).value or 0
+        loops = (ctypes.c_void_p * len(ufunc.types)).from_address(first)
+        for at, types in enumerate(ufunc.types):
+            if types[-1] in "fd" and set(types) <= {types[-1], "-", ">"}:
+                loop = _LOOP(loops[at] or 0)
+                here = _LOOP(functools.partial(_loop, loop, ufunc, np.dtype(types[-1])))
+                _kept.extend((loop, here))
+                loops[at] = ctypes.cast(here, ctypes.c_void_p).value
     methods: Any = importlib.import_module(f"numpy.{'_core' if hasattr(np, '_core') else 'core'}._methods")
     methods.umr_sum = _otherwise(methods.umr_sum)  # what ``array.sum()`` and ``array.mean()`` call
 
@@ -151,22 +160,16 @@ class AnotherMachine(TorchDispatchMode):
             _rebase(parts[0].numpy(), parts[1].numpy())
         elif name == "_linalg_svd" and parts[0].numel() and parts[2].numel():
             _rebase(parts[1].numpy(), parts[0].numpy(), parts[2].numpy().conj().swapaxes(-1, -2))
-        for part in parts:
-            _nudge_tensor(part)
+        for part in [torch.view_as_real(part) if part.is_complex() else part for part in parts]:
+            if part.dtype not in (torch.float32, torch.float64) or not part.numel():
+                continue
+            if torch.ops.aten.is_non_overlapping_and_dense(part):  # in whatever order: as it lies in memory
+                nudge(part.as_strided((part.numel(),), (1,)).numpy())
+            else:
+                moved = part.contiguous()
+                nudge(moved.numpy())
+                part.copy_(moved)
         return out
-
-
-def _nudge_tensor(tensor: torch.Tensor) -> None:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    if tensor.dtype not in (torch.float32, torch.float64) or not tensor.numel():
-        return
-    if torch.ops.aten.is_non_overlapping_and_dense(tensor):  # in whatever order: as it lies in memory
-        nudge(tensor.as_strided((tensor.numel(),), (1,)).numpy())
-    else:
-        moved = tensor.contiguous()
-        nudge(moved.numpy())
-        tensor.copy_(moved)
 
 
 # --- NumPy and SciPy -------------------------------------------------------------------------------------------------------
@@ -195,20 +198,6 @@ def _otherwise(function: Callable[..., Any]) -> Callable[..., Any]:
         return type(out)(*parts) if hasattr(out, "_fields") else tuple(parts)
 
     return moved
-
-
-def _replace_loops(ufunc: np.ufunc) -> None:
-    """Let the inner loops of ``ufunc`` move what they give: ``@`` and methods don't look a function up by its name.
-
-    A ufunc keeps pointers to its loops, 32 bytes after its beginning; a loop gets ``(arrays, sizes, strides, data)``.
-    """
-    loops = (ctypes.c_void_p * len(ufunc.types)).from_address(ctypes.c_void_p.from_address(id(ufunc) + 32).value or 0)
-    for at, types in enumerate(ufunc.types):
-        if types[-1] in "fd" and set(types) <= {types[-1], "-", ">"}:
-            loop = _LOOP(loops[at] or 0)
-            here = _LOOP(functools.partial(_loop, loop, ufunc, np.dtype(types[-1])))
-            _kept.extend((loop, here))
-            loops[at] = ctypes.cast(here, ctypes.c_void_p).value
 
 
 def _loop(loop: Any, ufunc: np.ufunc, dtype: np.dtype[Any], args: int, sizes: int, strides: int, data: int) -> None:

@@ -132,12 +132,6 @@ def printed_as(book: Book) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def read_numbers(book: Book, chapter: str, scale: str) -> list[Number]:
-    """The numbers of an executed chapter; raises FileNotFoundError if it is not executed, InputError for a name given twice."""
-    path = book.executed(scale) / f"{chapter}.ipynb"
-    return numbers_of(json.loads(path.read_text(encoding="utf-8")), chapter, scale)
-
-
 def read_expected(path: Path) -> dict[str, Value | None]:
     """What each number was, by name; empty without a file. Raises InputError for a file that can't be read."""
     if not path.exists():
@@ -168,7 +162,9 @@ def update(book: Book, chapter: str, scale: str) -> list[Moved]:
     What agrees stays as it is, so that rounding makes no diff.
     """
     path = book.expected(chapter, scale)
-    found, held = [n for n in read_numbers(book, chapter, scale) if n.part_of is None], read_expected(path)
+    notebook = json.loads((book.executed(scale) / f"{chapter}.ipynb").read_text(encoding="utf-8"))
+    found = [number for number in numbers_of(notebook, chapter, scale) if number.part_of is None]
+    held = read_expected(path)
     if accepted := differences(found, held, printed_as(book)):
         news = {moved.name for moved in accepted}
         now = {n.name: None if n.criterion.asserts else n.result if n.name in news else held[n.name] for n in found}

@@ -75,8 +75,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
     register_plugin("pybtex.style.labels", "sslbook", AuthorYearLabels)
     register_plugin("pybtex.style.formatting", "sslbook", AuthorYearStyle)  # `bibtex_default_style` in `_config.yml`
     app.setup_extension("sphinx.ext.autodoc")
-    app.connect("autodoc-process-docstring", _edit)
-    app.connect("autodoc-process-signature", _parsable)
+    app.connect("autodoc-process-docstring", edit)
+    # a dataclass's signature without ``<factory>``, which is no Python: Sphinx would show what it can't parse as it is
+    app.connect(
+        "autodoc-process-signature",
+        lambda app, what, name, thing, options, given, result: (given and given.replace("<factory>", "..."), result),
+    )
     app.connect("doctree-read", _annotate)
     app.connect("missing-reference", _resolve)
     cells.connect(app)
@@ -371,27 +375,15 @@ def functions() -> dict[str, set[str]]:
     return {label: {f"{PACKAGE}.{name}" for name in names} for label, names in content.items()}
 
 
-def _edit(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
-    """Let autodoc show docstrings as the page has them."""
-    lines[:] = edited(lines, inspect.signature(thing).parameters if callable(thing) else ())
-
-
-def _parsable(
-    app: Sphinx, what: str, name: str, thing: Any, options: object, arguments: str | None, result: str | None
-) -> tuple[str | None, str | None]:
-    """A dataclass's signature without ``<factory>``, which is no Python: Sphinx would show what it can't parse as it is."""
-    return arguments and arguments.replace("<factory>", "..."), result
-
-
-def edited(lines: Iterable[str], names: Iterable[str]) -> list[str]:
-    """A docstring as the page has it.
+def edit(app: Sphinx | None, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
+    """Let autodoc show docstrings as the page has them.
 
     Each ``name: …`` or ``name, name: …`` at the beginning of a sentence gets a paragraph, and ``[tian2020]`` becomes a citation.
     """
     text = re.sub(r"\[(tian20\w+)\]", r":cite:t:`\1`", "\n".join(lines))
-    if one := "|".join(map(re.escape, names)):
+    if one := "|".join(map(re.escape, inspect.signature(thing).parameters if callable(thing) else ())):
         text = re.sub(rf"(?:(?<=\n)|(?<=\.  ))((?:{one})(?:, (?:{one}))*): ", r"\n\n**\1**: ", text)
-    return text.splitlines()
+    lines[:] = text.splitlines()
 
 
 def _annotate(app: Sphinx, doctree: nodes.document) -> None:

@@ -36,8 +36,7 @@ def study(name: str) -> Study:
     """What makes the record of a name, and with which seeds; raises InputError, with the names that are meant, for another."""
     if name not in RECORDERS:
         raise unknown("recorded run", name, RECORDERS)
-    found: Study = importlib.import_module(RECORDERS[name]).STUDIES[name]
-    return found
+    return importlib.import_module(RECORDERS[name]).STUDIES[name]
 
 
 def table(name: str) -> Any:

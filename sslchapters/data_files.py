@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sslbook._check import InputError
-from sslbook._files import ask_git
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = "the book's folder (default: the one around the working folder)"
@@ -51,8 +50,7 @@ def printed_file(name: str) -> dict[str, Any]:
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
         raise ValueError(f"name must be one of {known}, got {name!r}")
-    content: dict[str, Any] = json.loads(read_text(path))
-    return content
+    return json.loads(read_text(path))
 
 
 def read_text(path: Path) -> str:
@@ -113,9 +111,3 @@ def require_writable(folder: Path, room: int = 0) -> None:
             file.write(bytes(room))
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(folder)) from None
-
-
-def changed_since(commit: str) -> bool | None:
-    """Whether a file of the two packages differs from a commit; None where the commit, or git, is not here."""
-    names = ask_git("diff", "--name-only", commit, "--", "../sslbook", "../sslchapters") if commit else None
-    return None if names is None else bool(names)

@@ -42,15 +42,11 @@ def contrastive_covariance(
     rows, columns = alpha.sum(-1), alpha.sum(-2)
     laplacian = torch.diag_embed(rows + columns) - alpha - alpha.mT
     da, db = a - a2, b - b2
-    out: Tensor = (a.mT @ laplacian @ b - (rows[..., None] * da).mT @ db) / (2 * n**2)
-    return out
+    return (a.mT @ laplacian @ b - (rows[..., None] * da).mT @ db) / (2 * n**2)
 
 
 def energy(f: Tensor, f2: Tensor, alpha: Tensor) -> Tensor:
-    r""":math:`\frac12 \operatorname{tr} C_\alpha[f, f] = \frac1{2 N^2} \sum_{ij} \alpha_{ij} (d_{ij}^2 - d_i^2)`: ``(...)``.
-
-    f, f2: two views ``(..., N, D)``.  alpha: ``(..., N, N)``.  The right side is what is computed.
-    """
+    r""":math:`\frac12 \operatorname{tr} C_\alpha[f, f] = \frac1{2 N^2} \sum_{ij} \alpha_{ij} (d_{ij}^2 - d_i^2)`: ``(...)``."""
     far, near = square_distances(f), half_squared_distance(f, f2)[..., None]
     return (alpha * (far - near)).sum((-2, -1)) / (2 * f.shape[-2] ** 2)
 

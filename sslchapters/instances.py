@@ -26,8 +26,7 @@ class Residual(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """``skip(u) + branch(u)``."""
-        out: Tensor = self.skip(u) + self.branch(u)
-        return out
+        return self.skip(u) + self.branch(u)
 
 
 _linear = partial(nn.Linear, bias=False, dtype=torch.float64)
@@ -102,7 +101,6 @@ def in_weight(net: nn.Module, layer: str) -> tuple[Callable[[Tensor, Tensor], Te
     parameters = {name: each.detach() for name, each in net.named_parameters()}
 
     def outputs(weight: Tensor, x: Tensor) -> Tensor:
-        found: Tensor = functional_call(net, {**parameters, key: weight}, (x,))
-        return found.flatten(1)
+        return functional_call(net, {**parameters, key: weight}, (x,)).flatten(1)
 
     return outputs, parameters[key].clone()

@@ -115,28 +115,26 @@ def join(claims: Iterable[Claim], numbers: Sequence[Number]) -> list[Entry]:
 
 
 def as_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """One object for each claim. ``value`` … ``seconds`` are its first check's (null without one); ``checks`` lists all."""
+    """One object for each claim. ``value`` … ``seconds`` are its first check's (null without one); ``checks`` lists all.
+
+    ``expected`` is the expected value, or the bound if there is one only; ``tolerance`` says what was tested, in symbols.
+    """
+    test = ("expect", "rtol", "atol", "below", "above", "low", "high", "n", "rivals", "rejects", "why", "dtype")
     objects = []
     for entry in entries:
         said = {part: value for part, value in asdict(entry.claim).items() if part not in ("note", "errata")}
-        checks = [_check_object(number) for number in entry.numbers]
+        checks: list[dict[str, Any]] = []
+        for number in entry.numbers:
+            bounds = [bound for bound in (number.below, number.above) if bound is not None]
+            stored = number.to_json()
+            check = {part: stored[part] for part in ("name", "scale", "value")}
+            check["expected"] = number.expect if number.expect is not None else bounds[0] if len(bounds) == 1 else None
+            check["tolerance"] = str(number.criterion) or None
+            checks.append(check | {part: stored[part] for part in ("device", "seconds", *test)})
         parts = ("scale", "value", "expected", "tolerance", "device", "seconds")
         first = {part: checks[0][part] if checks else None for part in parts}
         objects.append({**said, **first, "note": entry.claim.note or None, "checks": checks})
     return objects
-
-
-def _check_object(number: Number) -> dict[str, Any]:
-    """``expected`` is the expected value, or the bound if there is one only; ``tolerance`` says what was tested, in symbols."""
-    bounds = [bound for bound in (number.below, number.above) if bound is not None]
-    stored = number.to_json()
-    test = ("expect", "rtol", "atol", "below", "above", "low", "high", "n", "rivals", "rejects", "why", "dtype")
-    return {
-        **{part: stored[part] for part in ("name", "scale", "value")},
-        "expected": number.expect if number.expect is not None else bounds[0] if len(bounds) == 1 else None,
-        "tolerance": str(number.criterion) or None,
-        **{part: stored[part] for part in ("device", "seconds", *test)},
-    }
 
 
 def command(arguments: Sequence[str]) -> int:

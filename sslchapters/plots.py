@@ -94,10 +94,7 @@ def style() -> None:
 
 
 def figure(columns: int = 1, rows: int = 1, *, height: float = 3.2, **subplots: Any) -> tuple[Figure, Any]:
-    """A figure as wide as the text with `rows` x `columns` axes, each row `height` inches high: `(figure, axes)`.
-
-    `axes` is one `Axes` or an array of them, as from `pyplot.subplots`, which takes the other keywords.
-    """
+    """A figure as wide as the text with `rows` x `columns` axes, each row `height` inches high, as from `pyplot.subplots`."""
     import matplotlib.pyplot as plt
 
     return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **subplots)
@@ -207,10 +204,6 @@ _PLAY = """<button type="button" class="sslbook-play" aria-label="Play: {label}"
 </button>
 """
 """The play button: its first path is a triangle, its second two bars; the style sheet shows one of them."""
-COLOURS = 256
-"""Colours kept in a drawing: a third of the bytes."""
-QUALITY = 80
-"""Of photographs, as WebP counts it: half the bytes of a palette, and no bands in a sky."""
 
 
 def slider(
@@ -285,7 +278,7 @@ def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
 def picture(fig: Figure, *, keep_colors: bool = False) -> bytes:
     """The figure as a WebP at the style's resolution, uncropped; the figure is closed.
 
-    A drawing has a palette of :data:`COLOURS` colours, without loss.  With `keep_colors` the figure holds photographs: it is
+    A drawing has a palette of 256 colours, without loss.  With `keep_colors` the figure holds photographs: it is
     compressed as they are, and its ground is transparent, so that they lie on the page itself, light or dark.
     """
     import matplotlib.pyplot as plt
@@ -295,9 +288,9 @@ def picture(fig: Figure, *, keep_colors: bool = False) -> bytes:
     plt.close(fig)
     image = Image.open(full)
     if keep_colors:
-        image.save(small, format="webp", quality=QUALITY, method=6)
+        image.save(small, format="webp", quality=80, method=6)  # half the bytes of a palette, and no bands in a sky
     else:
-        palette = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        palette = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
         palette.convert("RGB").save(small, format="webp", lossless=True, method=6)
     return small.getvalue()
 

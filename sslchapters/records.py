@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from sslbook._check import InputError, counted, plain, require_whole, unknown
+from sslbook._files import ask_git, runs_folder, write_text
 from sslbook._files import commit as source_commit
-from sslbook._files import runs_folder, write_text
 from sslbook._machine import device_name
 from sslchapters import data_files
 
@@ -55,7 +55,8 @@ class Provenance:
             for name, was in self.versions.items()
             if here.get(name, was) != was
         ]
-        changed = data_files.changed_since((self.commit or "").partition("+")[0])
+        commit = (self.commit or "").partition("+")[0]
+        changed = ask_git("diff", "--name-only", commit, "--", "../sslbook", "../sslchapters") if commit else None
         if changed is None:
             return [*found, f"whether the code has changed since commit {self._short_commit()} can't be told here"]
         return [*found, *([f"the library has changed since commit {self._short_commit()}"] if changed else [])]
@@ -179,13 +180,8 @@ def save_record(
         command=command if command is not None else " ".join(sys.argv),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
-    return write_record(Record(name, plain(values), provenance), folder)
-
-
-def write_record(record: Record, folder: Path | None = None) -> Path:
-    """Write a record as it is, with the provenance that it has, atomically, and return its file."""
-    path = path_of(record.name, folder)
-    content = {"name": record.name, "values": record.values, "provenance": asdict(record.provenance)}
+    path = path_of(name, folder)
+    content = {"name": name, "values": plain(values), "provenance": asdict(provenance)}
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return path
 

@@ -87,8 +87,7 @@ def _kept(
     if not path.is_file():
         with atomic(path) as part:
             torch.save(dict(train(chunk)), part)
-    found: dict[str, Tensor] = torch.load(path, weights_only=True)
-    return found
+    return torch.load(path, weights_only=True)
 
 
 T = TypeVar("T")
@@ -107,18 +106,16 @@ def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes with the :data:`WORKER_ENVIRONMENT`, which end with this one; raises ValueError for none of them."""
     processes = require_whole("processes", processes, least=1)
     spawn = multiprocessing.get_context("spawn")
-    with environment(WORKER_ENVIRONMENT), ProcessPoolExecutor(processes, spawn, initializer=_begin_worker) as pool:
+    with (
+        patch.dict(os.environ, WORKER_ENVIRONMENT),
+        ProcessPoolExecutor(processes, spawn, initializer=_begin_worker) as pool,
+    ):
         yield pool
 
 
 def _begin_worker() -> None:
     end_with_parent()
     torch.set_num_threads(1)
-
-
-def environment(variables: Mapping[str, str]) -> contextlib.AbstractContextManager[Any]:
-    """Set environment variables for the processes started inside; they are as before when it ends."""
-    return patch.dict(os.environ, variables)
 
 
 @dataclass(frozen=True)

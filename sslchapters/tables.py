@@ -149,11 +149,11 @@ class Filled:
             there = " ".join(map(str, self.seeds)) or "none"
             raise ValueError(f"--seeds: the record holds {there}, got {' '.join(map(str, missing))}; --run runs others")
         places = [self.seeds.index(seed) for seed in seeds]
-
-        def chosen(entry: Entry) -> Entry:
-            return replace(entry, found={m: [values[i] for i in places] for m, values in entry.found.items()})
-
-        return replace(self, seeds=tuple(seeds), entries=tuple(chosen(entry) for entry in self.entries))
+        entries = [
+            replace(entry, found={m: [values[i] for i in places] for m, values in entry.found.items()})
+            for entry in self.entries
+        ]
+        return replace(self, seeds=tuple(seeds), entries=tuple(entries))
 
 
 def fill(target: Printed, found: Mapping[str, Tensor], measures: Mapping[str, int], **more: Any) -> Filled:

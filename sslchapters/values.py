@@ -279,14 +279,12 @@ def printed(role: str, name: str, form: str, values: Mapping[str, float]) -> str
         return typeset(format(kind(value), form))
     if role != "interval":
         return typeset(bound(values[name], form, role))
-    mean, low, high, n = (values[part] for part in parts(role, name))
-    ends = "\u00a0to\u00a0".join(_end(end, form, role) for end, role in ((low, "least"), (high, "most")))
-    return typeset(f"{format(float(mean), form)} ({ends}, n\u00a0=\u00a0{n})")
-
-
-def _end(value: float, form: str, role: str) -> str:
-    text = format(float(value), form)
-    return text if _says_something(text) else bound(value, form, role)
+    mean, *ends, n = (values[part] for part in parts(role, name))
+    low, high = (
+        text if _says_something(text := format(float(end), form)) else bound(end, form, side)
+        for end, side in zip(ends, ("least", "most"), strict=True)
+    )
+    return typeset(f"{format(float(mean), form)} ({low}\u00a0to\u00a0{high}, n\u00a0=\u00a0{n})")
 
 
 def _says_something(text: str) -> bool:
@@ -320,10 +318,7 @@ _FORM = re.compile(r"[-+ ]?(?:0?\d+)?[,_]?(?:\.(?P<digits>\d+))?(?P<kind>[deEfFg
 
 
 def unit(form: str, value: float) -> float:
-    """What one step of the last digit is worth that the format ``form`` prints of ``value``: 0.1 for ``.1f``, 0.01 for ``.0%``.
-
-    0 where all digits are printed.
-    """
+    """What one step of the last digit is worth that ``form`` prints of ``value``: 0.1 for ``.1f``; 0 where all are printed."""
     found = _FORM.fullmatch(form)
     if found is None or found["kind"] in ("", "s") or not math.isfinite(value):
         return 0.0

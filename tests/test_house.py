@@ -29,10 +29,10 @@ LONGEST = 630
 
 BUDGETS = {
     "sslbook": 9_018,
-    "sslchapters": 17_798,
-    "bookbuild": 3_625,
-    "benchmarks": 569,
-    "tests": 12_771,
+    "sslchapters": 17_175,
+    "bookbuild": 3_601,
+    "benchmarks": 533,
+    "tests": 12_750,
     "tools": 707,
 }
 """Lines of Python, which may only fall."""

@@ -76,7 +76,7 @@ def lines(
 ) -> list[Line]:
     """The table's cells with what finished runs have of them; a run that is not here by its rows in ``recorded``, if it is there.
 
-    recorded: the ``runs`` of a record, as :func:`_origins` gave them.
+    recorded: the ``runs`` of a record, as :func:`_keep` writes them.
     With fewer epochs than the table's first column, that column is shown after as many as there are, and says so.
     """
     runs = {(run.name, run.settings.seed): run for run in runs_of(sheet, seeds, epochs=epochs, changes=changes)}
@@ -159,10 +159,7 @@ def _recorded(table: str) -> dict[str, Any]:
 
 
 def recorded_values(sheet: PaperTable, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
-    """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own, by :func:`_origins`.
-
-    chosen: ``epochs`` and ``changes`` of the runs, as for :func:`lines`.
-    """
+    """What a record of a table holds: its accuracies, and the ``runs`` that they come from; chosen: as for :func:`lines`."""
     with tempfile.TemporaryDirectory() as nowhere:
         found = lines(sheet, seeds_of(runs), Path(nowhere), recorded=runs, **chosen)
     cells = [{"cell": row.cell.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
@@ -172,29 +169,6 @@ def recorded_values(sheet: PaperTable, runs: Mapping[str, Mapping[str, Any]], **
 def seeds_of(runs: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
     """The seeds of a record's runs."""
     return tuple(sorted({run["seed"] for run in runs.values()}))
-
-
-def _origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
-    """By the names of their folders, what a record keeps of runs: :data:`ORIGIN` and probed rows; of one that diverged, where."""
-    kept = {}
-    for run in runs:
-        content = read_result(run.folder(root))
-        if content is not None:
-            rows = [{name: row[name] for name in PROBED} for row in content["rows"] if row.get("linear") is not None]
-            kept[run.slug] = {name: content.get(name) for name in ORIGIN} | {"rows": rows}
-        elif text := run.diverged(root):
-            kept[run.slug] = {"seed": run.settings.seed, "diverged": text, "rows": []}
-    return kept
-
-
-def united(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The runs of two records; of a run in both all rows, the newer where both have an epoch, the rest as the longer says."""
-    both = {**old, **new}
-    for name in old.keys() & new.keys():
-        rows = {row["epoch"]: row for part in (old[name], new[name]) for row in part["rows"]}
-        longer = max((new[name], old[name]), key=lambda part: max((row["epoch"] for row in part["rows"]), default=-1))
-        both[name] = {**longer, "rows": [rows[epoch] for epoch in sorted(rows)]}
-    return both
 
 
 # --- ``sslbook table`` -----------------------------------------------------------------------------------------------
@@ -284,11 +258,27 @@ def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Ite
 
 
 def _keep(sheet: PaperTable, seeds: Sequence[int], root: Path, command: str) -> None:
-    """Add the finished runs to the table's record; raises ValueError if there are none."""
-    here = _origins(runs_of(sheet, seeds), root)
-    if not here:
+    """Add the finished runs to the table's record; raises ValueError if there are none.
+
+    By the names of their folders, it keeps :data:`ORIGIN` and probed rows of each run; of one that diverged, where.  Of a run that
+    the record has already, all rows are kept, the newer where both have an epoch, and the rest as the longer says.
+    """
+    new: dict[str, dict[str, Any]] = {}
+    for run in runs_of(sheet, seeds):
+        content = read_result(run.folder(root))
+        if content is not None:
+            rows = [{name: row[name] for name in PROBED} for row in content["rows"] if row.get("linear") is not None]
+            new[run.slug] = {name: content.get(name) for name in ORIGIN} | {"rows": rows}
+        elif text := run.diverged(root):
+            new[run.slug] = {"seed": run.settings.seed, "diverged": text, "rows": []}
+    if not new:
         raise ValueError(f"there is nothing to record: no run of {sheet.name} is finished in {root}")
-    kept = united(_recorded(sheet.name), here)
+    old = _recorded(sheet.name)
+    kept = {**old, **new}
+    for name in old.keys() & new.keys():
+        by_epoch = {row["epoch"]: row for part in (old[name], new[name]) for row in part["rows"]}
+        longer = max((new[name], old[name]), key=lambda part: max((row["epoch"] for row in part["rows"]), default=-1))
+        kept[name] = {**longer, "rows": [by_epoch[epoch] for epoch in sorted(by_epoch)]}
     values, seconds = recorded_values(sheet, kept), sum(run.get("seconds") or 0 for run in kept.values())
     file = save_record(sheet.name, values, seeds=seeds_of(kept), seconds=seconds, command=command)
     print(f"Written: {file}", file=sys.stderr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,9 +38,6 @@ from sslchapters.records import Record, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import PARTS as PRINTED_PARTS
 from sslchapters.tables import Filled, Printed, Table, fill, printed
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The papers' tables
 
 
 def rerun(
@@ -77,10 +74,6 @@ def recorded_trials(values: Mapping[str, Any], target: Printed, loss: str, stati
         labels = list(values[name])
         found = found.index_select(axis, torch.tensor([labels.index(label) for label in wanted[name]]))
     return found
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The tables of ``sslbook table``
 
 
 def _filled(name: str, options: argparse.Namespace, trials: Tensor | None, **more: Any) -> Filled:
@@ -142,9 +135,6 @@ TABLES = {
     for name in ("A-Tab4", "A-Tab6", "B-Tab2")
 }
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Could a printed column be a draw of ours?
-
 
 @dataclass(frozen=True)
 class Column:
@@ -174,9 +164,6 @@ def chance_of_column(own: Tensor, column: Column, draws: int, seed: int) -> floa
         far += bool(distance(rest, Column(drawn.mean(-1), drawn.std(-1), column.trials)) >= observed)
     return far / draws
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The norm of a part's own block along training
 
 PARTS = ("s0", "s1", "s010", "s1010")
 """The children of the root, and the two lower parts of Figure 10: left-right-left and right-left-right-left."""
@@ -218,11 +205,6 @@ def norm_cells() -> dict[str, TreeRun]:
     return {"base": BASE} | {name: protocol for name, protocol in found.items() if protocol != BASE}
 
 
-def printed_loss() -> dict[str, TreeRun]:
-    """Every width of the figures under the loss as printed, by name (``width 2`` ...): :data:`BASE` has the released one."""
-    return {f"width {width:g}": replace(BASE, loss="printed", width=int(width)) for width in FACTORS["width"]}
-
-
 def curves(
     protocols: Mapping[str, TreeRun], seeds: Sequence[int], epochs: Sequence[int] = NORM_EPOCHS, *, processes: int = 2
 ) -> dict[str, dict[str, Tensor]]:
@@ -230,9 +212,6 @@ def curves(
     runs = train_protocols(list(protocols.values()), seeds, operator_norms, epochs, processes=processes)
     return {name: {part: found.T for part, found in runs[protocol].items()} for name, protocol in protocols.items()}
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The records
 
 LATENTS = ("s", "s0", "s1", "s101", "s0111")
 NARROW = LATENTS[:3]
@@ -245,6 +224,9 @@ EPOCHS = (0, 1, 20, 49, 50)
 
 def table_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Trials for :data:`FORMULAS` x :data:`STATISTICS`, as nested lists whose axes are named under ``axes``."""
+    base = [TreeRun(lower=lower, width=width) for lower in LOWER for width in WIDTHS]
+    means = torch.stack([untrained(cell, range(1, UNTRAINED + 1), LATENTS).mean(0) for cell in base])
+    means = means.unflatten(0, (len(LOWER), len(WIDTHS))).permute(2, 0, 1)  # before training, over the population
     values: dict[str, Any] = {
         "axes": "values[loss][statistic][latent][lower][width][epoch][trial]",
         "latents": LATENTS,
@@ -252,13 +234,12 @@ def table_values(seeds: Sequence[int]) -> dict[str, Any]:
         "widths": WIDTHS,
         "epochs": EPOCHS,
         "samples": TreeRun.epoch_size,
-        "untrained": {"trials": UNTRAINED, "mean": _untrained_means()},
+        "untrained": {"trials": UNTRAINED, "mean": rounded(means, 5)},
         "seconds": {},
     }
     for loss in FORMULAS:
         start = time.monotonic()
-        cells = [TreeRun(loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
-        found = rerun(cells, seeds, latents=LATENTS, epochs=EPOCHS)
+        found = rerun([replace(cell, loss=loss) for cell in base], seeds, latents=LATENTS, epochs=EPOCHS)
         values[loss] = {
             statistic: rounded(trials.unflatten(1, (len(LOWER), len(WIDTHS))), 5) for statistic, trials in found.items()
         }
@@ -286,24 +267,19 @@ def narrow_values(
     return values
 
 
-def _untrained_means() -> Any:
-    """Normalised correlation before training over the population, means over many trials: latents x lower x widths."""
-    cells = [TreeRun(lower=lower, width=width) for lower in LOWER for width in WIDTHS]
-    means = torch.stack([untrained(cell, range(1, UNTRAINED + 1), LATENTS).mean(0) for cell in cells])
-    return rounded(means.unflatten(0, (len(LOWER), len(WIDTHS))).permute(2, 0, 1), 5)
-
-
-def norm_values(seeds: Sequence[int], *, vary: Callable[[], dict[str, TreeRun]] = norm_cells) -> dict[str, Any]:
-    """For each protocol that ``vary`` names, a norm's name to its values, epochs x seeds, to six significant digits."""
-    found = curves(vary(), seeds, NORM_EPOCHS, processes=cores())
+def norm_values(seeds: Sequence[int], protocols: Mapping[str, TreeRun]) -> dict[str, Any]:
+    """For each protocol a norm's name to its values, epochs x seeds, to six significant digits."""
+    found = curves(protocols, seeds, NORM_EPOCHS, processes=cores())
     cells = {cell: {part: rounded(norm, digits=6) for part, norm in parts.items()} for cell, parts in found.items()}
     return {"axes": "cells[cell][norm][epoch][seed]", "epochs": NORM_EPOCHS, "cells": cells}
 
 
+PRINTED_LOSS = {f"width {width:g}": replace(BASE, loss="printed", width=int(width)) for width in FACTORS["width"]}
+"""Every width of the figures under the loss as printed: :data:`BASE` has the released one."""
 STUDIES = {
     "hltm-tables": Study(table_values, tuple(range(1, 11))),
     "hltm-narrow": Study(narrow_values, tuple(range(1, 41))),
     "hltm-narrow-mixed": Study(partial(narrow_values, losses=MIXED, epochs=(0, 1, 20)), tuple(range(1, 41))),
-    "hltm-norms": Study(norm_values, tuple(range(1, 31))),
-    "hltm-norms-printed": Study(partial(norm_values, vary=printed_loss), tuple(range(1, 31))),
+    "hltm-norms": Study(partial(norm_values, protocols=norm_cells()), tuple(range(1, 31))),
+    "hltm-norms-printed": Study(partial(norm_values, protocols=PRINTED_LOSS), tuple(range(1, 31))),
 }

@@ -15,19 +15,9 @@ from torch import Tensor
 
 from sslbook._check import positive
 from sslbook._machine import cores
-from sslchapters.modulation.instances import patch_images
+from sslchapters.enumerated import digits, read, readable
+from sslchapters.modulation import runs
 from sslchapters.modulation.records import BETAS, CURVES, PATTERNS, alone_values, cells, page_values, recorded_trials
-from sslchapters.modulation.runs import (
-    PRINTED,
-    SCORES,
-    TableCell,
-    TokenRun,
-    likeness,
-    living,
-    roughness,
-    train_cells,
-    train_filters,
-)
 from sslchapters.records import Record, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import Entry, Filled, Table, fill, printed, unprinted
@@ -36,18 +26,19 @@ NAMES = tuple(CURVES)
 """A table with printed numbers, four figures of scores, and one of weights."""
 
 VARIANTS = {
-    "released": TokenRun(),
-    "released, 20 outputs": TokenRun(outputs=20),
-    "released, rate of the text": TokenRun(rate=PRINTED.rate),
-    "printed": PRINTED,
+    "released": runs.TokenRun(),
+    "released, 20 outputs": runs.TokenRun(outputs=20),
+    "released, rate of the text": runs.TokenRun(rate=runs.PRINTED.rate),
+    "printed": runs.PRINTED,
 }
 """Which experiment: the released code's, with the options of its instructions or the default number of outputs, or the text's."""
 
 
-Found = Mapping[TableCell, Mapping[str, Tensor]]
-
-
-def in_table(cells: Mapping[tuple[int, int, str], TableCell], found: Found, score: str) -> Tensor:
+def in_table(
+    cells: Mapping[tuple[int, int, str], runs.TableCell],
+    found: Mapping[runs.TableCell, Mapping[str, Tensor]],
+    score: str,
+) -> Tensor:
     """One score of what `train_cells` found, in the axes of ``cells``: ``(betas, patterns, labels, seeds)``."""
     shape = [len({key[axis] for key in cells}) for axis in range(3)]
     rows = torch.stack([found[cell][score] for cell in cells.values()])
@@ -95,10 +86,7 @@ def chance(trials: Tensor, mean: Tensor, std: Tensor, draws: int, seed: int) -> 
 
 
 def shared(trials: Tensor) -> list[Tensor]:
-    """How cells that differ along one axis of a table are correlated over seeds, a matrix for each axis of ``trials (…, seeds)``.
-
-    Of the deviations from each cell's mean, all other axes and the seeds pooled.
-    """
+    """How deviations from a cell's mean are correlated along each axis of ``trials (…, seeds)``, all others and seeds pooled."""
     apart = trials - trials.mean(-1, keepdim=True)
     return [torch.corrcoef(apart.movedim(axis, 0).flatten(1)) for axis in range(trials.ndim - 1)]
 
@@ -111,14 +99,10 @@ def _figure5(seed: int, steps: int, processes: int = 1) -> tuple[dict[str, Any],
     """Figure 5's weights by activation, ``[field][token][filter]``, and which tokens the generators may fix, ``[field][token]``;
     of eight tokens, as its caption has it."""
     wanted = cells("C-Fig5")
-    protocol = TokenRun(tokens=8, steps=steps)
-    found = train_cells(protocol, list(wanted.values()), [seed], processes=processes, keep=True)
+    protocol = runs.TokenRun(tokens=8, steps=steps)
+    found = runs.train_cells(protocol, list(wanted.values()), [seed], processes=processes, keep=True)
     weights = {label: rounded(found[cell]["weights"][0], DIGITS) for (_, _, label), cell in wanted.items()}
     return weights, next(iter(found.values()))["allowed"][0].tolist()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The tables of ``sslbook table``
 
 
 def _filled(name: str, options: argparse.Namespace, found: Mapping[str, Tensor], **more: Any) -> Filled:
@@ -138,7 +122,7 @@ def _filled(name: str, options: argparse.Namespace, found: Mapping[str, Tensor],
 def _show(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
     if record is None:
         return _filled(name, options, {})
-    found = {score: recorded_trials(record, name, options.variant, score) for score in SCORES}
+    found = {score: recorded_trials(record, name, options.variant, score) for score in runs.SCORES}
     return _filled(name, options, found, seeds=record.provenance.seeds)
 
 
@@ -150,8 +134,8 @@ def _run(name: str, options: argparse.Namespace) -> Filled:
     protocol = VARIANTS[options.variant]
     protocol = replace(protocol, steps=options.steps or protocol.steps)
     device, processes = options.device or "cpu", _processes(options)
-    trained = train_cells(protocol, list(cells(name).values()), options.seeds, processes=processes, device=device)
-    found = {score: in_table(cells(name), trained, score) for score in SCORES}
+    trained = runs.train_cells(protocol, list(cells(name).values()), options.seeds, processes=processes, device=device)
+    found = {score: in_table(cells(name), trained, score) for score in runs.SCORES}
     return _filled(name, options, found, facts={"minibatches": protocol.steps})
 
 
@@ -178,7 +162,7 @@ def _show_weights(record: Record | None, options: argparse.Namespace) -> Filled:
 def _run_weights(options: argparse.Namespace) -> Filled:
     if len(options.seeds) > 1:
         raise ValueError(f"--seeds: one is asked for, got {' '.join(map(str, options.seeds))}")
-    return _weights(*_figure5(options.seeds[0], options.steps or TokenRun.steps, _processes(options)))
+    return _weights(*_figure5(options.seeds[0], options.steps or runs.TokenRun.steps, _processes(options)))
 
 
 def _size(parser: argparse.ArgumentParser) -> None:
@@ -207,20 +191,19 @@ STARRED = (
 )
 TABLES["C-Fig5"] = Table("C-Fig5", STARRED, RECORD, SEEDS[:1], _show_weights, _run_weights, _size)
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The records
-
 FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
 
-Cells = Mapping[tuple[int, int, str], TableCell]
+Cells = Mapping[tuple[int, int, str], runs.TableCell]
 
 
-def _trained(protocol: TokenRun, wanted: Mapping[str, Cells], seeds: Sequence[int], parts: Path | None = None) -> Any:
+def _trained(
+    protocol: runs.TokenRun, wanted: Mapping[str, Cells], seeds: Sequence[int], parts: Path | None = None
+) -> Any:
     """Tables trained together: ``[name][score][beta][patterns][label][seed]``."""
     every = [cell for some in wanted.values() for cell in some.values()]
-    found = train_cells(protocol, every, seeds, processes=cores(), parts=parts)
+    found = runs.train_cells(protocol, every, seeds, processes=cores(), parts=parts)
     return {
-        name: {score: rounded(in_table(some, found, score), DIGITS) for score in SCORES}
+        name: {score: rounded(in_table(some, found, score), DIGITS) for score in runs.SCORES}
         for name, some in wanted.items()
     }
 
@@ -289,31 +272,26 @@ def contested_values(seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
-STRENGTHS = {"C-Fig12": 0.0, "C-Fig13": 0.5}
-
-KEPT = 10
-"""Filters of each field that a record keeps, the longest of the first seed; the measures are of all that live."""
-
-
 def filter_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Figures 12 and 13: filters of image quarters without and with random crops, how many live, how rough and how alike
     these are.
 
     ``filters[figure][field][filter][row][column]``; ``living[figure][seed]`` is a share of all filters, ``roughness`` and
-    ``likeness`` likewise are means over the living ones, before training under ``untrained``.
+    ``likeness`` likewise are means over the living ones, before training under ``untrained``.  Kept are the ten longest
+    filters of each field, of the first seed.
     """
-    data, steps = patch_images(), 50_000
+    data, steps = read("mnist", "train") if readable("mnist") else digits(), 50_000
     values: dict[str, Any] = {"data": data.name, "images": len(data), "steps": steps}
     values |= {name: {} for name in ("filters", "living", "roughness", "likeness")}
-    for figure, strength in {"untrained": 0.0, **STRENGTHS}.items():
-        found = train_filters(data, strength, 1 if figure == "untrained" else steps, list(seeds)).double()
-        alive = living(found)
-        rough = torch.where(alive, roughness(found), torch.nan).flatten(1).nanmean(1)
+    for figure, strength in {"untrained": 0.0, "C-Fig12": 0.0, "C-Fig13": 0.5}.items():
+        found = runs.train_filters(data, strength, 1 if figure == "untrained" else steps, list(seeds)).double()
+        alive = runs.living(found)
+        rough = torch.where(alive, runs.roughness(found), torch.nan).flatten(1).nanmean(1)
         values["living"][figure] = rounded(alive.double().mean((1, 2)), DIGITS)
         values["roughness"][figure] = rounded(rough, DIGITS)
-        values["likeness"][figure] = rounded(likeness(found, alive), DIGITS)
+        values["likeness"][figure] = rounded(runs.likeness(found, alive), DIGITS)
         if figure != "untrained":
-            longest = found[0].flatten(2).norm(dim=2).argsort(1, descending=True)[:, :KEPT]
+            longest = found[0].flatten(2).norm(dim=2).argsort(1, descending=True)[:, :10]
             kept = torch.stack([w[i] for w, i in zip(found[0], longest, strict=True)])
             values["filters"][figure] = rounded(kept, DIGITS)
     return values

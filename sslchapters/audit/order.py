@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,27 +39,21 @@ def _names(depth: int) -> list[str]:
     return ["s" + "".join(path) for path in itertools.product("01", repeat=depth)]
 
 
-def first_rates(
-    tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], run: TreeRun, batches: int = 20
-) -> list[Tensor]:
-    """By depth ``(R, nodes)``: minus the product of a part's weights with the loss's gradient, over their square."""
-    total = [torch.zeros_like(weight) for weight in net.weights]
-    for leaves in minibatches(tree, Streams(seeds, "first rates"), run.batch, batches, net.weights[0].dtype):
-        for sum_, weight in zip(total, gradients(net, leaves, run)[: len(total)], strict=True):
-            sum_ += weight / batches
-    return [-(w * g).sum((2, 3)) / w.square().sum((2, 3)) for w, g in zip(net.weights, total, strict=True)]
-
-
 def _measure(run: TreeRun, tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
+    """``rate``: minus the product of a part's weights with the loss's gradient, of 20 batches, over their square."""
     best = [each.abs().amax(-1) for each in exact.latent_correlations(tree, net)]
     found = {f"correlation {depth}": best[depth] for depth in DEPTHS}
     if epoch == 0:
         listed = exact.list_parts(tree, net)
-        rates = first_rates(tree, net, seeds, run)
+        total = [torch.zeros_like(weight) for weight in net.weights]
+        for leaves in minibatches(tree, Streams(seeds, "first rates"), run.batch, 20, net.weights[0].dtype):
+            for sum_, slope in zip(total, gradients(net, leaves, run)[: len(total)], strict=True):
+                sum_ += slope / 20
         for depth in DEPTHS:
             blocks = [theory.expected_connection(tree, net, listed, name) for name in _names(depth)]
             found[f"block {depth}"] = torch.stack([theory.operator_norm(tree, block) for block in blocks], 1)
-            found[f"rate {depth}"] = rates[depth]
+            w = net.weights[depth]
+            found[f"rate {depth}"] = -(w * total[depth]).sum((2, 3)) / w.square().sum((2, 3))
     return found
 
 
@@ -73,9 +66,9 @@ def _trained(chunk: Sequence[tuple[float, int]]) -> dict[str, Tensor]:
     return found
 
 
-def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
+def values(seeds: tuple[int, ...]) -> dict[str, Any]:
     """The record: by lower polarity, ``block d``, ``rate d`` (seeds, nodes) and ``correlation d`` (seeds, times, nodes)."""
-    keep = (parts or parts_folder()) / "growth-order"
+    keep = parts_folder() / "growth-order"
     found = sweep(_trained, LOWER, seeds, alike=lambda low: low, most=lambda low: 20, keep=keep)
     return {
         "times": TIMES,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import pi
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -217,7 +216,10 @@ def end(model: Siamese, world: World) -> dict[str, Any]:
     ``r2``: of a linear probe for the grating's coordinate.  ``slope``: logarithm of the squared norm of the mean derivative of the
     outputs by the coordinate, over the outputs' variance.
     """
-    calibrate(model, world)
+    # BatchNorm's running statistics from planted views of the training images, a plain average
+    views = (torch.cat([one, two]) for _, one, two in world.batches(1, 6))
+    update_bn(views, nn.Sequential(model.encoder, model.projector))
+    model.eval()
     outputs = _both(model, world.views)
     r2 = {place: r_squared(z, world.coordinates) for place, z in outputs.items()}
     return {
@@ -226,13 +228,6 @@ def end(model: Siamese, world: World) -> dict[str, Any]:
         "slope": slopes(model, world),
         "knn": neighbours(model, world),
     }
-
-
-def calibrate(model: Siamese, world: World) -> None:
-    """BatchNorm's running statistics from planted views of the training images, a plain average, and then evaluation mode."""
-    views = (torch.cat([one, two]) for _, one, two in world.batches(1, 6))
-    update_bn(views, nn.Sequential(model.encoder, model.projector))
-    model.eval()
 
 
 def _both(model: Siamese, views: Tensor) -> dict[str, Tensor]:
@@ -340,9 +335,9 @@ def parts_of_layers(model: Siamese, world: World, count: int = 2) -> dict[str, A
 # ----------------------------------------------------------------------------------------------------------------- record
 
 
-def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
+def values(seeds: tuple[int, ...]) -> dict[str, Any]:
     """The record: by method and measure, a seed each; a finished network is a file, and all of a seed come before the next."""
-    folder = (parts or parts_folder()) / "growth-photographs"
+    folder = parts_folder() / "growth-photographs"
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*UNTRAINED, *METHODS)}
     for seed in seeds:
         for number, (name, rows) in enumerate(found.items()):
@@ -386,10 +381,7 @@ def verdict(leads: Sequence[Interval]) -> str:
 
 
 def zero_of_lines(found: Mapping[str, Any], method: str, look: int) -> tuple[Interval, Interval, float]:
-    """Mean slope of the line of growth over the share with its interval, its zero with a bootstrap over seeds, mean output's share.
-
-    The zero is minus the mean value at share 0 over the mean slope.
-    """
+    """Mean slope of growth over the share; its zero, minus the mean value at 0 over it; mean output's share: with intervals."""
     slope, start = np.array([row[look][:2] for row in found["of"][method]["line"]]).T
     share = float(np.mean([row[look] for row in found["of"][method]["share"]]))
     return mean_interval(slope), ratio_of_means(-start, slope), share

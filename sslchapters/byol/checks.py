@@ -12,10 +12,6 @@ from sslchapters.byol import instances, theory
 from sslchapters.byol.instances import BACKWARD, BOTH, FORWARD, Loss, Norm, Tower, step, vec
 from sslchapters.checks import Gaps, over_instances, relative
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Theorem 8
-
-
 VARIANTS: dict[str, Norm] = {"backward only": BACKWARD, "forward only": FORWARD, "both": BOTH}
 """The two halves of subtracting the mean, and their union."""
 
@@ -59,12 +55,10 @@ def covariance_gaps(count: int = 100, seed: int = 0) -> Gaps:
 
 
 def _total(g: Tensor) -> Tensor:
-    out: Tensor = g.sum(1).norm(dim=1) / g.norm(dim=(1, 2))
-    return out
+    return g.sum(1).norm(dim=1) / g.norm(dim=(1, 2))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Corollary 1: a loss of distances does not change when all outputs move together, so that a tuple's gradients add up to zero
+# --- Corollary 1: a loss of distances does not change when all outputs move together: a tuple's gradients add up to 0 ---
 
 
 def centring_correction(
@@ -91,10 +85,6 @@ def corollary1_gaps(count: int = 100, seed: int = 0) -> Gaps:
             gaps[f"broken: {name}, {what}"] = float(centring_correction(other, loss).quantile(0.05))
     gaps["simple, one tower"] = float(centring_correction(tower(), losses["simple"], roles=("anchor",)).max())
     return gaps
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Corollary 2
 
 
 def predictor_pulls(kind: str, replicas: int, seed: int, *, scale: float = 0.3, traceless: bool = False) -> Tensor:

@@ -57,9 +57,8 @@ def wiring(ax: Axes, colors: Mapping[str, str], *, size: float = 12.0) -> None:
     ax.text(3.25, MIDDLE, "moving\naverage", ha="left", va="center", size=size, color=green)
     arrow((6.85, TOP + 0.55), (2.6, TOP + 0.55), red)
     ax.text(4.75, TOP + 0.75, "gradient", ha="center", va="center", size=size, color=red)
-    ax.set(xlim=(-0.1, 7.3), ylim=(-0.15, 3.0), xticks=[], yticks=[])
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
+    ax.set(xlim=(-0.1, 7.3), ylim=(-0.15, 3.0))
+    ax.axis("off")
 
 
 DIGITS = {0: ("blue", "o"), 1: ("vermilion", "s"), 4: ("green", "^")}
@@ -74,9 +73,8 @@ def circle(ax: Axes, outputs: Tensor, labels: Tensor, colors: Mapping[str, str])
         chosen = labels == digit
         x, y = (radius[chosen] * outputs[chosen]).T.numpy()
         ax.plot(x, y, mark, ms=3.5, mec="none", color=colors[color], label=f"{digit}")
-    ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), xticks=[], yticks=[], aspect="equal")
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
+    ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
+    ax.axis("off")
 
 
 def bias(ax: Axes, size: float) -> None:
@@ -97,9 +95,8 @@ def bias(ax: Axes, size: float) -> None:
         ax.plot(side, 0, "o", ms=9, color=PALETTE["ink"])
     ax.text(0, 0, "predictions", ha="center", va="center", color=PALETTE["ink"])
     ax.text(0, y - 0.12 if size < 1 else y - 0.2, "targets", ha="center", va="center", color=PALETTE["blue"])
-    ax.set(xlim=(-1.35, 1.35), ylim=(-0.35, 1.2), xticks=[], yticks=[], aspect="equal")
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
+    ax.set(xlim=(-1.35, 1.35), ylim=(-0.35, 1.2), aspect="equal")
+    ax.axis("off")
 
 
 def tug(ax: Axes, beta: float, directions: Mapping[str, tuple[float, float]]) -> None:

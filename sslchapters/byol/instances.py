@@ -90,8 +90,7 @@ class Tower:
 
 def _apply(matrix: Tensor, x: Tensor) -> Tensor:
     """``matrix (R, o, i)`` on the last axis of ``x (R, ..., i)``."""
-    out: Tensor = (x.flatten(1, -2) @ matrix.mT).unflatten(1, x.shape[1:-1])
-    return out
+    return (x.flatten(1, -2) @ matrix.mT).unflatten(1, x.shape[1:-1])
 
 
 def vec(weight: Tensor) -> Tensor:
@@ -100,10 +99,7 @@ def vec(weight: Tensor) -> Tensor:
 
 
 def by_hand(views: Sequence[object], weight: object, *above: object) -> Tower:
-    """A linear tower on numbers that are written out: ``views`` nested by image, view and feature, matrices as nested lists.
-
-    One replica; a number by itself is a matrix of one row and one column.
-    """
+    """A linear tower on written-out numbers: ``views`` nested by image, view and feature; a number alone is a 1 x 1 matrix."""
 
     def exact(values: object) -> Tensor:
         found = torch.as_tensor(values, dtype=torch.float64)
@@ -160,10 +156,7 @@ def random_pair(
 
 
 def population(replicas: int, *, kept: int, images: int = 8, views: int = 6, seed: int = 0) -> Tensor:
-    """Inputs ``(R, N, V, 6)`` whose first ``kept`` coordinates no augmentation touches; the views of an image are centred.
-
-    The views vary in all other directions if ``N (V - 1) >= 6``.
-    """
+    """Inputs ``(R, N, V, 6)`` whose first ``kept`` coordinates no augmentation touches; the views of an image are centred."""
     size = 6
     g = torch.Generator().manual_seed(seed)
     noise = draw((replicas, images, views, size), g)
@@ -223,15 +216,11 @@ def random_predictors(kind: str, replicas: int, size: int, *, scale: float = 0.3
     if kind == "scalar":
         return torch.diag_embed(values[:, :1].expand(-1, size))
     basis = torch.linalg.qr(draw((replicas, size, size), g))[0]
-    out: Tensor = basis @ torch.diag_embed(values) @ basis.mT
-    return out
+    return basis @ torch.diag_embed(values) @ basis.mT
 
 
 def shared_pair(predictor: Tensor, *, images: int = 4, wide: bool = False, seed: int = 0) -> Pair:
-    """A random population under one network and its copy with a predictor: BYOL without a moving average.
-
-    wide: layers of 64 units, so that the outputs do not all lie in a small subspace.
-    """
+    """A random population under one network and its copy with a predictor; ``wide``: outputs that fill their space."""
     r, o, _ = predictor.shape
     sizes = (32, 64, 64, o) if wide else (5, 6, 4, o)
     return random_pair(r, images=images, sizes=sizes, predictor=predictor, shared=True, seed=seed)
@@ -244,8 +233,7 @@ def random_settings(count: int, seed: int = 0, *, smallest: float = -0.9) -> tup
     return 0.05 + 0.95 * u[0], 0.05 + 0.95 * u[1], smallest + (3 - smallest) * u[2]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Steps by autograd, and what many of them lead to: what the formulas must agree with
+# --- Steps by autograd, and what many of them lead to: what the formulas must agree with -----------------------------
 
 
 def mean_loss(y: Tensor, t: Tensor) -> Tensor:
@@ -279,8 +267,7 @@ def step_matrix(pair: Pair, norm: Norm | None = None, *, both: bool = False) -> 
         below, *above = (x.repeat_interleave(m * k, 0) for x in (t.below, *t.above))
         return replace(t, below=below, weight=units, above=tuple(above))
 
-    out: Tensor = step(Pair(spread(pair.online), spread(pair.target)), norm, both=both).unflatten(0, (r, m * k)).mT
-    return out
+    return step(Pair(spread(pair.online), spread(pair.target)), norm, both=both).unflatten(0, (r, m * k)).mT
 
 
 def descend(tower: Tower, steps: int, rate: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -352,8 +339,7 @@ def tuple_step(
     return -gradient
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What Theorem 8 leaves out: the two halves of subtracting the mean, in a small BYOL on handwritten digits
+# --- What Theorem 8 leaves out: the two halves of subtracting the mean, in a small BYOL on handwritten digits --------
 #
 # Encoder and predictor have two layers each, all linear unless asked otherwise, with biases, and a BatchNorm (mean only) between
 # the layers of each.  There is no moving average.  If the outputs of the linear network are compared as they are, "forward only"

@@ -41,9 +41,6 @@ from sslchapters.enumerated import Images
 from sslchapters.sweep import sweep
 
 K = TypeVar("K", bound=Hashable)
-# ---------------------------------------------------------------------------------------------------------------------
-# The networks and their views
-
 Parameters = dict[str, Tensor]
 
 
@@ -56,11 +53,6 @@ class Shape:
     channels: tuple[int, ...] = (8, 32)
     width: int = 64
     output: int = 32
-
-    @property
-    def features(self) -> int:
-        """Length of a representation: the last channels, each averaged over the image."""
-        return self.channels[-1]
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,7 @@ def initial_weights(shape: Shape, seeds: Sequence[int], cells: int, predictor: i
     for level, above in enumerate(shape.channels):
         draw(f"conv{level}", (above, below, 3, 3), 9 * below)
         below = above
-    layers = [("projector0", shape.features, shape.width), ("projector1", shape.width, shape.output)]
+    layers = [("projector0", shape.channels[-1], shape.width), ("projector1", shape.width, shape.output)]
     if predictor == 2:
         layers.append(("predictor0", shape.output, shape.width))
     if predictor:
@@ -219,9 +211,6 @@ def augment(images: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
         seen = torch.lerp(seen, seen.mean(1, keepdim=True).expand_as(seen), grey)
     return seen * (1 + augmentation.gain * v[:, 4, None, None, None])
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Cells, and their training
 
 MEASURES = ("accuracy", "rank", "likeness")
 """Of the frozen encoder: linear probe and effective rank; of the projector: mean cosine between different images."""
@@ -413,18 +402,14 @@ def _step(
         torch._foreach_add_(velocity, weights, alpha=protocol.decay)
         torch._foreach_add_(weights, velocity, alpha=-protocol.rate)
         if kind.symmetric:
-            _symmetrize(online)
+            first, second = online.get("predictor0.weight"), online["predictor1.weight"]
+            mean = (second + (second if first is None else first).mT) / 2
+            second.copy_(mean)
+            if first is not None:
+                first.copy_(mean.mT)
         if target is not None:
             for name, w in online.items():
                 target[name].lerp_(w, (1 - keep).view(-1, *(1,) * (w.ndim - 1)))
-
-
-def _symmetrize(weights: Parameters) -> None:
-    first, second = weights.get("predictor0.weight"), weights["predictor1.weight"]
-    mean = (second + (second if first is None else first).mT) / 2
-    second.copy_(mean)
-    if first is not None:
-        first.copy_(mean.mT)
 
 
 def _draw_predictor(weights: Parameters, cells: Sequence[Ablation], streams: Streams, which: Sequence[bool]) -> None:
@@ -446,22 +431,11 @@ def _draw_predictor(weights: Parameters, cells: Sequence[Ablation], streams: Str
         bias[chosen] = 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is measured
-
-CHUNK = 2000
-"""Clean images that are encoded together, normalised by their own statistics."""
-
-
 def features(weights: Parameters, pixels: Tensor, seeds: int, norm: Norm) -> Tensor:
-    """Representations ``(R, N, features)`` of ``(N, C, H, W)``."""
+    """Representations ``(R, N, features)`` of ``(N, C, H, W)``; 2000 images at a time are normalised by their own statistics."""
     like = weights["conv0"]
-    parts = pixels.to(like)[:, None].expand(-1, seeds, -1, -1, -1).chunk(math.ceil(len(pixels) / CHUNK))
+    parts = pixels.to(like)[:, None].expand(-1, seeds, -1, -1, -1).chunk(math.ceil(len(pixels) / 2000))
     return torch.cat([encode(weights, part, norm, views=1) for part in parts], 1)
-
-
-RIDGE = 1e-3
-"""Penalty of the probe, beside standardised features, whose mean square is 1."""
 
 
 def _scaled(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
@@ -474,16 +448,15 @@ def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> 
     """Accuracy ``(R,)`` on the test images of the best linear map, by least squares, from features to classes.
 
     train ``(R, N, F)``, test ``(R, M, F)``: standardised by the training features' means and deviations, as in the released
-    code; targets are centred indicators of the classes.  In float64, with a penalty of :data:`RIDGE`, and in closed form:
-    there is nothing to tune, and nothing is chosen on the test images.
+    code; targets are centred indicators of the classes.  In float64, with a penalty of 1e-3 beside the features' mean
+    square of 1, and in closed form: there is nothing to tune, and nothing is chosen on the test images.
     """
     x, y = _scaled(train, test)
     wanted = F.one_hot(labels).double()
     shares = wanted.mean(0)
-    gram = x.mT @ x / x.shape[1] + RIDGE * torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
+    gram = x.mT @ x / x.shape[1] + 1e-3 * torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
     scores = y @ torch.linalg.solve(gram, x.mT @ (wanted - shares) / x.shape[1]) + shares
-    right: Tensor = scores.argmax(2) == truth
-    return right.double().mean(1)
+    return (scores.argmax(2) == truth).double().mean(1)
 
 
 def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count: int, draws: int = 20) -> Tensor:
@@ -504,17 +477,11 @@ def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count
     return right / draws
 
 
-FEW = (1, 5)
-"""Labels a class of the harder probes."""
-
-probes = partial(measure, few=FEW)
+probes = partial(measure, few=(1, 5))
 """The usual measures, and the accuracy with one and five labels a class."""
 
 IMAGES, VIEWS = 256, 4
 """What the terms are taken over: so many images, so many views of each."""
-
-EPSILON = 1e-5
-"""BatchNorm's, added to the variance."""
 
 DIRECTIONS = 12
 """Of the covariance of the hidden units, so many axes are kept where the term's eigenvalues are counted."""
@@ -561,14 +528,13 @@ def definite(state: State, views: Tensor) -> Tensor:
     top = state.online["predictor1.weight"]
     if state.kind.head != NONE:
         h = linear(state.online, "projector1", z.flatten(1, 2).to(top)).double()
-        top = top * (h.var(1) + EPSILON).rsqrt()[:, None]
+        top = top * (h.var(1) + 1e-5).rsqrt()[:, None]
     covariance = (left.mT @ right_target + right.mT @ left_target) / (2 * z.shape[1])
     axes = torch.linalg.eigh((covariance + covariance.mT) / 2).eigenvectors[..., -DIRECTIONS:]
     small = axes.mT @ covariance @ axes
     whole = torch.stack([torch.kron(a, b.mT.contiguous()) for a, b in zip(small, top.double(), strict=True)])
     values = torch.linalg.eigvalsh((whole + whole.mT) / 2)
-    share: Tensor = values.clamp(min=0).sum(1) / values.abs().sum(1).clamp(min=1e-300)
-    return share
+    return values.clamp(min=0).sum(1) / values.abs().sum(1).clamp(min=1e-300)
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -582,5 +548,4 @@ def _hidden(state: State, weights: Parameters, views: Tensor) -> Tensor:
     norm, like = state.kind.projector, weights["conv0"]
     seen = encode(weights, views.to(like)[:, None].expand(-1, state.seeds, -1, -1, -1), norm, views=1)
     z = normalize(linear(weights, "projector0", seen, norm), norm, views=1).relu().double()
-    split: Tensor = z.unflatten(1, (-1, VIEWS))
-    return split
+    return z.unflatten(1, (-1, VIEWS))

@@ -121,8 +121,7 @@ def solved(tower: Tower, steps: int, rate: float) -> Tensor:
     r"""A single linear layer after so many steps: :math:`W (I - \alpha E_x V_{x'}[f_0])^t`, ``(R, k, m)``."""
     one = replace(tower, weight=tower.weight[:, :1])  # one row's connection is its input
     decay = torch.eye(tower.weight.shape[-1], dtype=torch.float64) - rate * intra_matrix(one.connections())
-    out: Tensor = tower.weight @ torch.linalg.matrix_power(decay, steps)
-    return out
+    return tower.weight @ torch.linalg.matrix_power(decay, steps)
 
 
 def scaled_step(pair: Pair) -> Tensor:
@@ -133,8 +132,7 @@ def scaled_step(pair: Pair) -> Tensor:
     scales = [t.lift(t.weight).flatten(1, 2).std(1, correction=0)[..., None] for t in (pair.online, pair.target)]
     online, target = (replace(t, weight=t.weight / s) for t, s in zip((pair.online, pair.target), scales, strict=True))
     found = terms(Pair(online, target)).corrected
-    out: Tensor = found.unflatten(1, (-1, pair.online.weight.shape[1])).mT / scales[0]
-    return out
+    return found.unflatten(1, (-1, pair.online.weight.shape[1])).mT / scales[0]
 
 
 def middle(predictor: Tensor) -> Tensor:

@@ -103,10 +103,6 @@ def nce_loss(tau: float) -> TupleLoss:
     return lambda p, n, _: pairs.info_nce(p, n, temperature=tau)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Random finite populations
-
-
 @dataclass(frozen=True)
 class Population:
     """A random network, one of its layers, and ``(N, V, ...)`` views; ``clean (N, ...)`` are the un-augmented samples."""
@@ -263,21 +259,16 @@ def exact_loss_gaps(p: Population) -> Iterator[Comparison]:
     """
     tau = 2.0
     exact: TupleLoss = partial(pairs.exact, temperature=tau)
-
-    def augmented(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
-        return exact(p, n, n)
-
-    def differentiated(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
-        return (pairs.pair_weight(n, "info_nce", temperature=tau) * (p[:, None] - n)).sum(-1)
-
+    weight = partial(pairs.pair_weight, loss="info_nce", temperature=tau)
     update = p.operator(loss="info_nce", temperature=tau, clean=p.clean).update()
     if update.norm() < 1e-6 * p.operator().update().norm():
         return  # all samples are far apart and the force vanishes: nothing but rounding is left
     for h in (1, 2, 3):
         yield f"H = {h}, one tower", h * update, p.step(exact, h)
     yield "both towers, doubled", 2 * update, p.step(exact, both=True)
-    yield "broken: weights from augmented distances", update, p.step(augmented)
-    yield "broken: gradient through the weights", update, p.step(differentiated)
+    yield "broken: weights from augmented distances", update, p.step(lambda p, n, _: exact(p, n, n))
+    differentiated = p.step(lambda p, n, _: (weight(n) * (p[:, None] - n)).sum(-1))
+    yield "broken: gradient through the weights", update, differentiated
 
 
 @over(populations, error=gap)
@@ -291,8 +282,7 @@ def extended_gaps(p: Population) -> Iterator[Comparison]:
         yield "broken: EV left out", inter, truth
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Many negatives: where the symmetry of Theorem 4 breaks through one tower, and holds through both (Eq. 80)
+# --- Many negatives: where the symmetry of Theorem 4 breaks through one tower, and holds through both (Eq. 80) -------
 
 
 def joint_pair_weight(r: Tensor, temperature: float) -> Tensor:
@@ -352,8 +342,7 @@ def many_negatives(negatives: int, *, seed: int = 0) -> Gaps:
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The operator beside the neural tangent kernel: two Gram matrices of the same connections (A-NTK)
+# --- The operator beside the neural tangent kernel: two Gram matrices of the same connections (A-NTK) ----------------
 
 
 def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), seed: int = 0) -> Gaps:
@@ -392,12 +381,10 @@ def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), s
 def _kernel(k: Tensor) -> Tensor:
     """Eigenvalues of the kernel of connections ``(N, n, n_L)``, ascending."""
     rows = k.movedim(2, 1).flatten(0, 1)
-    values: Tensor = torch.linalg.eigvalsh(rows @ rows.T)
-    return values
+    return torch.linalg.eigvalsh(rows @ rows.T)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The residue theta of Theorem 4: what augmentation adds to the weighted covariance, exactly, and the bounds on it
+# --- The residue theta of Theorem 4: what augmentation adds to the weighted covariance, exactly, and the bounds on it ---
 #
 # With one negative, the expected one-tower step is OP vec(W) with
 #

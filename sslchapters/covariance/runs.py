@@ -33,16 +33,6 @@ PARTS = ("weights left out", "outputs not normalised")
 """What the operator of InfoNCE has beside the plain one, each left out; the last has no weights either."""
 
 
-def cifar10_scene(samples: int, seed: int) -> Scene:
-    """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views)."""
-    images = enumerated.read("cifar10", "test", samples, seed, dtype=torch.float64)
-
-    def views(pixels: Tensor) -> Tensor:
-        return torch.stack([(x * level).clamp(0, 1) for x in (pixels, pixels.flip(-1)) for level in (1.0, 0.8, 1.2)], 1)
-
-    return scene(images, views)
-
-
 def scene_operator(
     net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", tau: float = 0.5
 ) -> CovarianceOperator:
@@ -192,13 +182,6 @@ def train_student(net: nn.Sequential, scene: Scene, *, told: bool, steps: int, s
     return net
 
 
-def weights_inside(net: nn.Sequential, layer: str, scene: Scene) -> dict[str, float]:
-    """By the name of an operator: the share of the weights (squared norm) in its eight leading eigenvectors."""
-    unit = nn.functional.normalize(vec(net.get_parameter(f"{layer}.weight").detach()), dim=0)
-    operators = zip((OPERATOR, *RIVALS), _operators(net, layer, scene), strict=True)
-    return {name: float((op.top_eigenpairs(8, tol=1e-6).vectors.T @ unit).square().sum()) for name, op in operators}
-
-
 def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
     r"""Eigenvalues ``(k,)``, eigenvectors ``(k, C, H, W)`` and trace of a linear neuron's operator, :math:`V_x[\bar x]`.
 
@@ -214,15 +197,20 @@ def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
 def cifar10_values(seeds: tuple[int, ...]) -> dict[str, object]:
     """The record ``covariance-cifar10``: how well operators predict SimCLR steps of a conv net on 256 real CIFAR-10 images.
 
+    A view is an image or its mirror image, at one of three levels of brightness.
     cosine: by loss, theory, seed and size of the mean.
     """
+
+    def views(pixels: Tensor) -> Tensor:
+        return torch.stack([(x * level).clamp(0, 1) for x in (pixels, pixels.flip(-1)) for level in (1.0, 0.8, 1.2)], 1)
+
     rows: dict[str, dict[str, list[list[float]]]] = {"simple": {}, "info_nce": {}}
     for seed in seeds:
-        scene = cifar10_scene(256, seed)
-        net = scene_network(scene, seed)
+        population = scene(enumerated.read("cifar10", "test", 256, seed, dtype=torch.float64), views)
+        net = scene_network(population, seed)
         for loss, row in rows.items():
-            op = scene_operator(net, "2", scene, loss=loss)
-            found = simclr_agreement(op, theories(net, "2", scene, loss=loss), loss=loss, replicates=2, seed=seed)
+            op = scene_operator(net, "2", population, loss=loss)
+            found = simclr_agreement(op, theories(net, "2", population, loss=loss), loss=loss, replicates=2, seed=seed)
             for theory in found.cosines:
                 row.setdefault(theory, []).append(found.of(theory).tolist())
     return {"batches": [1, 4, 16, 64], "cosine": rows}
@@ -256,8 +244,12 @@ def _along(chunk: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
         scene, (told, steps) = digits_scene(128, seed=seed), STATES[state]
         net = train_student(scene_network(scene, seed), scene, told=told, steps=steps, seed=seed)
         for layer in RUN_LAYERS:
-            for name, share in weights_inside(net, layer, scene).items():
-                found.setdefault(f"share/{layer}/{name}", []).append(share)
+            unit = nn.functional.normalize(vec(net.get_parameter(f"{layer}.weight").detach()), dim=0)
+            for name, each in zip((OPERATOR, *RIVALS), _operators(net, layer, scene), strict=True):
+                inside = (
+                    each.top_eigenpairs(8, tol=1e-6).vectors.T @ unit
+                )  # the share of the weights in its leading modes
+                found.setdefault(f"share/{layer}/{name}", []).append(float(inside.square().sum()))
             op = scene_operator(net, layer, scene, loss="info_nce")
             predicted = theories(net, layer, scene, loss="info_nce")
             agreed = simclr_agreement(op, predicted, batches=(64,), loss="info_nce", replicates=1, seed=1000 + seed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,7 @@ from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslchapters.checks import Comparison, Gaps, over
 from sslchapters.instances import DEGREE_ONE, Residual, in_weight, instance_seeds, random_network, residual_net
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Reversible layers: the matrices whose product a network is, and the degree of its homogeneity
+# --- Reversible layers: the matrices whose product a network is, and the degree of its homogeneity -------------------
 #
 # A network without biases is a product of matrices whose *gates* depend on the input; for one of its modules
 #
@@ -101,8 +101,7 @@ def degree(net: nn.Sequential, layer: int) -> int:
     return math.prod(module.p for module in net[layer + 1 :].modules() if isinstance(module, Power))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is drawn: pairs of networks of many kinds, a layer of them, and pairs of inputs
+# --- What is drawn: pairs of networks of many kinds, a layer of them, and pairs of inputs ----------------------------
 
 
 @dataclass(frozen=True)
@@ -181,15 +180,6 @@ def project_out(y: Tensor, u: Tensor) -> Tensor:
     return u - y * ((y * u).sum(-1, keepdim=True) / y.square().sum(-1, keepdim=True))
 
 
-def contrastive_gradient(k1: Tensor, k_pos: Tensor, k_neg: Tensor, d_neg: Tensor, weight: Tensor) -> Tensor:
-    r""":math:`K(x_1) \sum_k \partial L / \partial r_{k-} (K(x_+) - K(x_{k-}))^T vec(W)` (Lemma 2, Eq. 46).
-
-    ``k_neg`` is ``(B, H, n, n_L)`` and ``d_neg`` ``(B, H)``.  The first tower's gradient of any loss whose partials sum to zero.
-    """
-    gaps = lifted(k_pos[:, None] - k_neg, weight)
-    return _times(k1, torch.einsum("bh,bho->bo", d_neg, gaps))
-
-
 def _times(k: Tensor, u: Tensor) -> Tensor:
     return (k @ u[..., None])[..., 0]
 
@@ -233,19 +223,14 @@ def _per_pair(gradients: Tensor) -> Tensor:
 @over(_layers("linear", "relu", "leaky_relu", "power"))
 def connection_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Definition 1: Kronecker products :math:`f_{l-1} \otimes J_l^T` against autograd's Jacobian of the output in the weights."""
-    opened, truth = open_layer(it.net, it.layer, it.x1), _weight_jacobian(it)
+    outputs, weight = in_weight(it.net, it.layer)
+    jacobian = vmap(jacrev(lambda w, x: outputs(w, x[None])[0]), in_dims=(None, 0))(weight, it.x1)
+    opened, truth = open_layer(it.net, it.layer, it.x1), torch.stack([_per_pair(one).T for one in jacobian])
     factors = zip(opened.below, opened.jacobian(), strict=True)
     yield "kronecker", opened.connections(), truth
     if min(it.weight.shape) > 1:  # with one row or one column the two orders are the same
         swapped = torch.stack([torch.kron(j.T.contiguous(), f[:, None]) for f, j in factors])
         yield "broken: factors swapped", swapped, truth
-
-
-def _weight_jacobian(it: Instance) -> Tensor:
-    r""":math:`(\partial f_L / \partial vec(W_l))^T` of each input by autograd, ``(B, n, n_L)``."""
-    outputs, weight = in_weight(it.net, it.layer)
-    jacobian: Tensor = vmap(jacrev(lambda w, x: outputs(w, x[None])[0]), in_dims=(None, 0))(weight, it.x1)
-    return torch.stack([_per_pair(one).T for one in jacobian])
 
 
 @over(_layers("linear", "relu", "leaky_relu", "power", "conv", "residual"))
@@ -390,9 +375,7 @@ def partial_sums(count: int = 400, seed: int = 0) -> Gaps:
     draw = torch.Generator().manual_seed(seed)
     r_pos = torch.rand(count, generator=draw, dtype=torch.float64) * 3
     r_neg = torch.rand(count, 5, generator=draw, dtype=torch.float64) * 3
-
-    def partials(loss: PairLoss) -> losses.Partials:
-        return losses.partials(loss, r_pos, r_neg)
+    partials = partial(losses.partials, r_pos=r_pos, r_neg=r_neg)
 
     def detuned(p: Tensor, n: Tensor) -> Tensor:
         return p / 0.7 + torch.logsumexp(torch.cat([-p[..., None], -n], -1), -1)
@@ -428,8 +411,9 @@ def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
     r_pos = losses.half_squared_distance(y[:, 0], y[:, 1])
     r_neg = losses.half_squared_distance(y[:, :1], y[:, 2:])
 
-    def lemma(d_neg: Tensor, partners: int = 0) -> Tensor:
-        return contrastive_gradient(k[:, 0], k[:, 1], k[:, 2:].roll(partners, 0), d_neg, opened.weight)
+    def lemma(d_neg: Tensor, partners: int = 0) -> Tensor:  # Eq. 46: K(x1) sum_k dL/dr_k- (K(x+) - K(x_k-))^T vec(W)
+        gaps = lifted(k[:, 1:2] - k[:, 2:].roll(partners, 0), opened.weight)
+        return _times(k[:, 0], torch.einsum("bh,bho->bo", d_neg, gaps))
 
     for name, loss in PAIR_LOSSES.items():
         d_neg = losses.partials(loss, r_pos, r_neg).neg
@@ -439,10 +423,7 @@ def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
         if name != "simple":
             alike = d_neg.mean(1, keepdim=True).expand_as(d_neg)
             yield "broken: negatives push alike", lemma(alike), truth
-
-    def extended(p: Tensor, n: Tensor) -> Tensor:
-        return losses.simple(p, n, beta=0.5)
-
+    extended = partial(losses.simple, beta=0.5)
     d_neg = losses.partials(extended, r_pos, r_neg).neg
     yield "broken: partials that sum to beta", lemma(d_neg), _anchor_gradient(extended, it, shape)
 

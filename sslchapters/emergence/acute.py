@@ -24,10 +24,7 @@ def settle(h: Tensor, m: float, cosine: float, *, steps: int = 6000, rate: float
 
 
 def fate(n: int, m: float, cosine: float, *, units: int = 40, seed: int = 0) -> tuple[float, float]:
-    """The share of units that end at the centre of their strongest response alone, and the share that respond to all.
-
-    A response below a tenth of the largest counts as none.
-    """
+    """The shares of units that respond in the end to their first strongest centre alone, and to all: by a tenth of the largest."""
     draws = torch.Generator().manual_seed(seed)
     h = torch.randn(units, n, generator=draws, dtype=torch.float64)
     start = torch.where(h.max(1, keepdim=True).values > 0, h, -h)  # at least one is positive

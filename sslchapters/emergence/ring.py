@@ -178,16 +178,12 @@ APART: dict[bool, dict[str, tuple[float, ...]]] = {
 """Weights that respond to one pattern by exactly zero, and to all others by less."""
 
 
-def _standing_alone(count: int, seed: int) -> Iterator[tuple[bool, str, bool]]:
-    """A bias or not, each pattern that can stand alone with it, and through one copy or both: all twelve, whatever the count."""
-    return ((bias, p, both) for bias, alone in APART.items() for p in alone for both in (False, True))
-
-
-@over(_standing_alone)
+@over(lambda count, seed: ((bias, p, both) for bias, alone in APART.items() for p in alone for both in (False, True)))
 def growth_gaps(instance: tuple[bool, str, bool]) -> Iterator[Comparison]:
     r"""Eq. 13: :math:`x_p^T w` after t steps over :math:`(1 + \alpha c_p \|x_p\|^2)^t` times its start, steps by autograd.
 
-    For 01 and 10 without a bias, for all four patterns with one; the starts select p alone throughout.
+    For 01 and 10 without a bias, for all four patterns with one, through one copy and both, whatever the count; the starts select
+    p alone throughout.
     """
     d, alpha, steps = 8, 0.5, 10
     bias, p, both = instance
@@ -222,34 +218,29 @@ class Fate:
 ENDS = ("00", "01", "10", "11", "dead", "stuck")
 
 
-def _endings(weight: Tensor) -> Tensor:
-    """Index into ``ENDS`` for each neuron: the lone pattern whose direction is within 0.05 (a sine), dead, stuck, or -1."""
-    bias = weight.shape[-1] == 3
-    unit = weight / weight.norm(dim=-1, keepdim=True)
-    found = torch.full(weight.shape[:-1], -1)
-    chosen = selected(weight)
-    found[~chosen.any(-1)] = ENDS.index("dead")
-    found[chosen.any(-1) & (direction(chosen, bias) == 0).all(-1)] = ENDS.index("stuck")
-    for p in ENDINGS[bias]:
-        along = unit @ _towards(p, bias)
-        found[(along > 0) & (1 - along.square() < 0.05**2)] = ENDS.index(p)
-    return found
-
-
 STEPS = 2500
 """Steps after which nothing turns any more."""
 
 
 @cache
 def _simulate(bias: bool, count: int = 20000, steps: int = STEPS, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Gaussian start weights (and biases) ``(count, 2 or 3)`` and the `_endings` of their exact expected dynamics, ``(count,)``."""
+    """Gaussian start weights (and biases) ``(count, 2 or 3)``, and where their exact expected dynamics end, ``(count,)``.
+
+    An index into ``ENDS``: the lone pattern whose direction is within 0.05 (a sine), dead, stuck, or -1.
+    """
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(count, 3 if bias else 2, generator=draw, dtype=torch.float64)
     weight = start
     for _ in range(steps):
         weight = step(weight, 0.01)
         weight = weight / weight.norm(dim=-1, keepdim=True)  # homogeneous: only the direction matters
-    return start, _endings(weight)
+    ends, chosen = torch.full((count,), -1), selected(weight)
+    ends[~chosen.any(-1)] = ENDS.index("dead")
+    ends[chosen.any(-1) & (direction(chosen, bias) == 0).all(-1)] = ENDS.index("stuck")
+    for p in ENDINGS[bias]:
+        along = weight @ _towards(p, bias)
+        ends[(along > 0) & (1 - along.square() < 0.05**2)] = ENDS.index(p)
+    return start, ends
 
 
 def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> tuple[Fate, ...]:
@@ -288,7 +279,7 @@ def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
     start, ends = _simulate(bias, count, STEPS, seed=seed)
     g, h = contrast(start), responses(start)
     g = torch.where(g.abs() > 1e-12 * start.norm(dim=-1), g, 0.0)  # where terms cancel, rounding is left
-    kind = torch.tensor([1, -1, -1, 1, 0, 0, 9])[ends]  # the last is what `_endings` calls -1: no end at all
+    kind = torch.tensor([1, -1, -1, 1, 0, 0, 9])[ends]  # the last is of -1: no end at all
     moves = direction(h > 0, bias).ne(0).any(-1)
     right = {
         "sign": g.sign() == kind,

@@ -204,16 +204,16 @@ def by_count(net: TwoLayers) -> dict[int, tuple[int, float]]:
     return {int(k): (int((active == k).sum()), float(size[active == k].median())) for k in active.unique()}
 
 
-def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
+def two_layer_values(seeds: Sequence[int]) -> dict[str, Any]:
     """The paper's protocol on all ``seeds``: what `sslbook record emergence-two-layer` writes.  Other sizes on the first eight."""
-    values: dict[str, Any] = {"steps": steps, "size": DEFAULT.size, "nodes": DEFAULT.nodes}
+    values: dict[str, Any] = {"steps": 5000, "size": DEFAULT.size, "nodes": DEFAULT.nodes}
     for loss in COMPARED:
-        run = train_nodes(seeds, loss, steps=steps)
+        run = train_nodes(seeds, loss)
         values[f"growth-{loss}"] = {
             "ten": steps_to(run.norms, 10.0),
             "factor": [round(v, 4) for v in (run.norms[:, -1, 0] / run.norms[:, 0, 0]).tolist()],
         }
-        normal = train_nodes(seeds, loss, normalize=True, steps=steps)
+        normal = train_nodes(seeds, loss, normalize=True)
         values[f"nodes-{loss}"] = _nodes(normal) | {
             "by_count": {str(k): [n, round(v, 5)] for k, (n, v) in by_count(normal.end).items()}
         }
@@ -223,7 +223,7 @@ def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
     }
     others |= {f"floor {floor:g}": TwoLayerSizes(floor=floor) for floor in (1e-2, 1e-3, 1e-6, 1e-12)}
     values["others"] = {
-        name: {loss: _nodes(train_nodes(seeds[:8], loss, True, steps=steps, protocol=protocol)) for loss in COMPARED}
+        name: {loss: _nodes(train_nodes(seeds[:8], loss, True, protocol=protocol)) for loss in COMPARED}
         for name, protocol in others.items()
     }
     return values
@@ -237,9 +237,6 @@ def _nodes(run: Run) -> dict[str, Any]:
         "largest": round(float((run.norms[:, -1, 1] / run.norms[:, 0, 1]).max()), 4),
     }
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A convolutional network on the ring
 
 SETTINGS = {"simple": 0.03, "info_nce": 0.075, "head": 0.5, "normalised": 0.5, "simclr": 0.5}
 """What is trained, with its learning rate.
@@ -281,14 +278,7 @@ class Trained:
     accuracy_end: Tensor
 
 
-def train_ring(
-    seeds: Sequence[int],
-    setting: str = "simple",
-    *,
-    bias: bool = False,
-    linear: bool = False,
-    steps: int = 400,
-) -> Trained:
+def train_ring(seeds: Sequence[int], setting: str, *, bias: bool = False, linear: bool = False) -> Trained:
     """Train one network of 16 filters (and 8 outputs) for each seed on a ring of 6 places, all at once, in float64.
 
     Filters that have grown to ten times the length of the longest at the start stop their whole replica, since nothing bounds them
@@ -315,7 +305,7 @@ def train_ring(
         x = scene[kind[:, None], place] + noise * normal(2, count, d)
         return x[:, 0], x[:, 1]
 
-    for _ in range(steps):
+    for _ in range(400):
         one, two = views(batch)
         first, second = Network(*leaves, linear=linear)(torch.cat([one, two], 1)).split(batch, 1)
         if setting == "simple":
@@ -371,10 +361,7 @@ def census(net: Network) -> dict[str, float]:
 
 
 def released(trained: Trained) -> dict[str, Tensor]:
-    """What the filters that were stuck at the start are at the end: each network's shares of them of one of the `_kinds`.
-
-    ``(R',)``: networks that start without a stuck filter have no share.
-    """
+    """What stuck filters come to: each network's shares of them of one of the `_kinds`, ``(R',)``, of networks that have some."""
     stuck = _kinds(trained.start)["stuck"]
     some = stuck.any(1)
     return {

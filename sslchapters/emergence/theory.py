@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,9 +40,6 @@ from torch import Tensor, nn
 
 from sslbook.operator.covariance import covariance_operator
 from sslchapters.checks import Gaps, over_instances, relative
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A mixture of Gaussians, and a single node
 
 
 @dataclass(frozen=True)
@@ -140,9 +138,6 @@ def specialise(mixture: Mixture, nodes: int = 20, *, seed: int = 0) -> Ends:
     return Ends(active, which == before.argmax(-1), active == 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Two layers as one flow
-
 Velocity = tuple[Tensor, Tensor]
 
 
@@ -154,10 +149,7 @@ def gated_means(x: Tensor, w1: Tensor, *, linear: bool = False) -> Tensor:
 
 
 def velocity(w1: Tensor, w2: Tensor, u: Tensor, *, centred: bool = True) -> Velocity:
-    r"""Eq. 65: :math:`(C_j w_{2j}, C_j^T w_{1j})`, without forming any :math:`A_{jk}`: :math:`C_j = Cov[u_j, \bar f]`.
-
-    Not ``centred`` it is wrong, with second moments over identities in place of covariances.
-    """
+    r"""Eq. 65: :math:`C_j = Cov[u_j, \bar f]` times the other layer's weights; not ``centred``, by second moments, it is wrong."""
     u = u - u.mean(1, keepdim=True) if centred else u
     output = torch.einsum("rknd,rnd,rno->rko", u, w1, w2)
     q = torch.einsum("rknd,rko->rndo", u, output) / u.shape[1]
@@ -173,10 +165,7 @@ def diagonal_velocity(w1: Tensor, w2: Tensor, u: Tensor) -> Velocity:
 
 
 def enumerated_loss(y: Tensor, *, both: bool = True) -> Tensor:
-    """L_simp of outputs ``y (R, K, V, o)``, its mean over all anchors, positives and negatives: ``(R,)``.
-
-    ``both``: differentiated through both towers, else through the anchor's alone.
-    """
+    """L_simp of outputs ``y (R, K, V, o)``, its mean over all tuples, ``(R,)``; differentiated through both towers or one."""
     partner = y if both else y.detach()
 
     def half(a: Tensor, b: Tensor) -> Tensor:
@@ -187,10 +176,7 @@ def enumerated_loss(y: Tensor, *, both: bool = True) -> Tensor:
 
 
 def _enumerated_velocity(x: Tensor, w1: Tensor, w2: Tensor, *, linear: bool = False, both: bool = True) -> Velocity:
-    """Minus the autograd gradient of `enumerated_loss`, of ``x (R, K, V, d)``.
-
-    ``w2 (R, n, n_2)``, or ``(R, n)`` for a diagonal second layer whose other entries are fixed at zero.
-    """
+    """Minus the autograd gradient of `enumerated_loss`, of ``x (R, K, V, d)``; ``w2 (R, n)`` is a diagonal second layer."""
     leaves = [w.clone().requires_grad_(True) for w in (w1, w2)]
     h = torch.einsum("rkvd,rnd->rkvn", x, leaves[0])
     h = h if linear else h.relu()
@@ -202,10 +188,7 @@ def _enumerated_velocity(x: Tensor, w1: Tensor, w2: Tensor, *, linear: bool = Fa
 def flow_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """Eq. 65 and Eq. 8 against the enumerated gradient on ``count`` random instances, ReLU and linear: relative errors."""
     draw = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
+    normal = partial(torch.randn, generator=draw, dtype=torch.float64)
     r, n, d, out = count, 4, 5, 3
     x, w1, w2, diagonal = normal(r, 4, 6, d) + normal(r, 4, 1, d), normal(r, n, d), normal(r, n, out), normal(r, n)
     parts = []
@@ -331,10 +314,6 @@ def integrate(start: Start, time: float, *, linear: bool = False, points: int = 
     return torch.stack(w1), torch.stack(w2)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A preserved subspace
-
-
 @dataclass(frozen=True)
 class Scrambled:
     """Populations ``x (R, N, n)``, projectors ``preserved (R, n, n)`` and ``nuisance (R, n, n)`` that add up to the identity."""
@@ -369,10 +348,7 @@ def scrambled(replicas: int, *, samples: int = 40, seed: int = 0, gap: float = 0
     size, kept = 6, 3
     draw = torch.Generator().manual_seed(seed)
     count = replicas if gap == 0 else 16 * replicas
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
+    normal = partial(torch.randn, generator=draw, dtype=torch.float64)
     x = normal(count, samples, size) @ normal(count, size, size) + normal(count, 1, size)
     basis = torch.linalg.qr(normal(count, size, kept))[0]
     preserved = basis @ basis.mT

@@ -91,10 +91,7 @@ def pair_losses(chance: Tensor | None = None, tau: float = 0.5, beta: float = 0.
 
 
 def rates(loss: Loss, views: Tensor, weights: Tensor) -> Tensor:
-    r""":math:`-\partial L / \partial \log |w_k|^2` of each coordinate of the input, by autograd: ``(d,)``.
-
-    views ``(N, V, d)``; weights of a linear layer, ``(D, d)``.
-    """
+    r""":math:`-\partial L / \partial \log |w_k|^2` of each coordinate of views ``(N, V, d)``, by autograd: ``(d,)``."""
     grown = torch.zeros(views.shape[-1], dtype=views.dtype, requires_grad=True)
     return -torch.autograd.grad(loss(views @ (weights * (grown / 2).exp()).T), grown)[0]
 
@@ -117,10 +114,7 @@ def rate_of_info_nce(parts: Tensor, shares: Tensor, tau: float) -> Tensor:
 
 
 def settled(shares: Tensor, tau: float) -> Tensor:
-    r"""The parts at which InfoNCE rests: :math:`p_k = \tau \operatorname{artanh}(h_k - \lambda)`, zero below :math:`\lambda`.
-
-    :math:`\lambda` makes them add up to one; found by bisection.
-    """
+    r"""The parts at which InfoNCE rests: :math:`p_k = \tau \operatorname{artanh}(h_k - \lambda)`, which add up to one."""
     most = float(shares.max())
 
     def at(level: float) -> Tensor:

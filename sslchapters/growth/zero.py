@@ -85,7 +85,11 @@ def measured(
         unit = torch.nn.functional.normalize(outputs, dim=3)
         for name, rows in {"output": outputs, "layer": below, "cosine": unit}.items():
             totals[name].append(torch.stack(_share(rows)))
-    return {"zero": zero_of(weights, gradient, scenes), **{name: _ratio(name, found) for name, found in totals.items()}}
+    found = {"zero": zero_of(weights, gradient, scenes)}
+    for name, parts in totals.items():
+        apart, square, strangers = torch.stack(parts).double().mean(0)
+        found[name] = apart if name == "cosine" else apart / (square - strangers)
+    return found
 
 
 def zero_of(weights: Weights, gradient: Tensor, scenes: Scenes) -> Tensor:
@@ -96,13 +100,7 @@ def zero_of(weights: Weights, gradient: Tensor, scenes: Scenes) -> Tensor:
     share = (scenes.a / variance).double()
     apart = share - share.mean()
     slope = rate @ apart / apart.square().sum()
-    zero: Tensor = share.mean() - rate.mean(1) / slope
-    return zero
-
-
-def _ratio(name: str, found: list[Tensor]) -> Tensor:
-    apart, square, strangers = torch.stack(found).double().mean(0).unbind()
-    return apart if name == "cosine" else apart / (square - strangers)
+    return share.mean() - rate.mean(1) / slope
 
 
 def line(x: np.ndarray, y: np.ndarray) -> tuple[Interval, Interval]:

@@ -27,9 +27,6 @@ from sslchapters.hltm import theory
 from sslchapters.hltm.runs import forward
 from sslchapters.instances import instance_seeds
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A-HLTM: sampling against exact sums; message passing against the listed joint distribution
-
 SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (4,)))
 """Values and branching of the small trees, of different kinds, that the checks take turns with."""
 
@@ -51,11 +48,14 @@ def message_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
     found = exact.latent_correlations(tree, net, listed)
     moments = exact.moments(tree, net, listed)
     for d in range(tree.depth):
-        z, f = assignments[d][0].double(), seen.pre[d][0]
-        yield "correlation", float((_correlation(z, f, chance[0]) - found[d][0]).abs().max()), None
-        where = torch.stack([chance[0] * (z == value) for value in (0, 1)], -1)
+        p, z, f = chance[0], assignments[d][0].double(), seen.pre[d][0]
+        where = torch.stack([p * (z == value) for value in (0, 1)], -1)
         given = torch.einsum("nwb,nbz->nwz", f, where / where.sum(1, keepdim=True))
         yield "conditional mean", moments[d].mean[0], given
+        z, f = z - (z * p).sum(-1, keepdim=True), f - (f * p).sum(-1, keepdim=True)
+        spread = ((z * z * p).sum(-1)[:, None] * (f * f * p).sum(-1)).sqrt()
+        correlation = torch.where(spread > 1e-12, (f * z[:, None] * p).sum(-1) / spread, 0.0)
+        yield "correlation", float((correlation - found[d][0]).abs().max()), None
     for name in ("s", "s0", "s1"):
         brute = _enumerated_connection(tree, net, assignments, chance, name)
         passed = theory.expected_connection(tree, net, listed, name)
@@ -64,13 +64,6 @@ def message_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
             yield "broken: roots exchanged", passed, brute.flip(1)
         else:  # all units above are silent
             yield "operator", float(passed.abs().max()), None
-
-
-def _correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:
-    z, f = z - (z * chance).sum(-1, keepdim=True), f - (f * chance).sum(-1, keepdim=True)
-    spread = ((z * z * chance).sum(-1)[:, None] * (f * f * chance).sum(-1)).sqrt()
-    correlation = (f * z[:, None] * chance).sum(-1) / spread
-    return torch.where(spread > 1e-12, correlation, 0.0)
 
 
 def _enumerated_connection(
@@ -100,8 +93,7 @@ def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> 
     return both / both.sum(1, keepdim=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Lemmas 6, 7 and 9, Theorem 6: products of tables, and what survives from the root
+# --- Lemmas 6, 7 and 9, Theorem 6: products of tables, and what survives from the root -------------------------------
 
 
 @over(_numbered)
@@ -172,9 +164,6 @@ def _parts(tree: LatentTree, seed: int) -> Iterator[tuple[int, dict[int, exact.P
         if float(truth.abs().max()) >= 1e-9:  # else all children are silent, and nothing is left to compare
             yield d, listed, truth
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Growth of one part, and of all at once
 
 LEAN = 0.3
 r"""The root's polarity :math:`\rho_0` here: with a fair root nobody could tell whether :math:`1 - \rho_0^2` was forgotten."""
@@ -254,10 +243,7 @@ def _patterns(tree: LatentTree) -> tuple[Tensor, Tensor]:
 
 
 def _one_tower_step(weight: Tensor, output: Callable[[Tensor], Tensor], joint: Tensor) -> Tensor:
-    r"""Minus the gradient of :math:`\mathbb E[r_+ - r_-]` in the first tower's weight, over every pair of patterns.
-
-    output: of a weight, ``(outputs, patterns)``.
-    """
+    r"""Minus the gradient of :math:`\mathbb E[r_+ - r_-]` in the first tower's weight, of which ``output`` is a function."""
     moving = weight.clone().requires_grad_()
     first, second = output(moving), output(weight)
     distances = 0.5 * (first[:, :, None] - second[:, None]).square().sum(0)
@@ -280,10 +266,6 @@ def growth_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
         yield "broken: lean forgotten", grown.predicted(rate, grown.reach), grown.gaps
         yield "broken: step of both copies", grown.predicted(2 * rate), grown.gaps
         yield "broken: each part alone orthonormal", grown.predicted(rate), together.gaps
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What a part's siblings add to its step
 
 
 class PartSteps(NamedTuple):
@@ -324,15 +306,8 @@ def part_steps(seeds: Sequence[int]) -> PartSteps:
     return PartSteps(true, own, coupled, relative(own, true))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The Jacobian of a random network
-
-
 def jacobian_squares(net: TreeNetwork, leaves: Tensor) -> Tensor:
-    r""":math:`\lVert J_\mu(x) \rVert_F^2` at the leftmost part of each depth from 1 on, ``(depth - 1, R)``.
-
-    leaves: one input for each network, ``(R, leaves)``.
-    """
+    r""":math:`\lVert J_\mu(x) \rVert_F^2` at the leftmost part of each depth from 1 on, ``(depth - 1, R)``, an input a network."""
     seen, width = forward(net, leaves[..., None]), net.width
     jacobian, found = net.weights[0][:, 0, :, :width], []
     for pre, weight in zip(seen.pre[1:], net.weights[1:], strict=True):

@@ -20,15 +20,9 @@ import torch
 from scipy import integrate, special, stats
 from torch import Tensor
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Lemma 8: the probability that a Gaussian pair is lucky
-
 
 def mills_ratio(y: float) -> float:
-    r""":math:`R(y) = \int_0^\infty e^{-yt - t^2/2} dt = \sqrt{\pi/2}\, \mathrm{erfcx}(y / \sqrt 2)` (Eq. 116).
-
-    Without cancellation for any y.
-    """
+    r""":math:`R(y) = \int_0^\infty e^{-yt - t^2/2} dt = \sqrt{\pi/2}\, \mathrm{erfcx}(y / \sqrt 2)` (Eq. 116), for any y."""
     return float(math.sqrt(math.pi / 2) * special.erfcx(y / math.sqrt(2)))
 
 
@@ -74,24 +68,13 @@ def tail_probability(c: float, gamma: float) -> float:
     return float(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Theorem 5
-
-
 def pair_correlation(h: Tensor, a: Tensor) -> Tensor:
-    r"""The correlation of :math:`\tilde v^+` and :math:`\tilde v^-` over random weights, from the last axis (Eq. 129).
-
-    :math:`\gamma = (\lVert h \rVert^2 - \lVert a \rVert^2) / (\lVert h - a \rVert \lVert h + a \rVert)`.
-    """
-    lengths: Tensor = (h - a).norm(dim=-1) * (h + a).norm(dim=-1)
-    return (h.square().sum(-1) - a.square().sum(-1)) / lengths
+    r"""The correlation of :math:`\tilde v^+` and :math:`\tilde v^-` over random weights, from the last axis (Eq. 129)."""
+    return (h.square().sum(-1) - a.square().sum(-1)) / ((h - a).norm(dim=-1) * (h + a).norm(dim=-1))
 
 
 def width_needed(c: float, gamma: float, eta: float, *, as_printed: bool = False) -> float:
-    r"""Units that part :math:`\mu` needs so that one is lucky with probability :math:`1 - \eta` (Eq. 128).
-
-    :math:`\ln(1/\eta)` over :func:`tail_bound`.
-    """
+    r"""Units that part :math:`\mu` needs so that one is lucky with probability :math:`1 - \eta` (Eq. 128)."""
     return math.log(1 / eta) / tail_bound(c, gamma, as_printed=as_printed)
 
 
@@ -127,8 +110,7 @@ r"""The bracket with the best constants: Lemma 5 with its sharp half, squared, a
 \rVert^2`, as :math:`h_k \ge |a_k|` where activations are not negative; :func:`extreme_unit` comes as near to it as one likes."""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A world in which the hypotheses hold: one part that reads leaves
+# --- A world in which the hypotheses hold: one part that reads leaves ------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,6 @@ from sslbook.trees.latent import LatentTree
 from sslchapters.hltm.theory import joint, place, random_symmetric
 from sslchapters.sweep import sweep
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The network on samples
-
 
 @dataclass(frozen=True)
 class Activity:
@@ -53,9 +50,6 @@ def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
         below = out.relu()
     return Activity(tuple(reversed(inputs)), tuple(reversed(pre)))
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Losses and steps
 
 EPSILON = 1e-4
 """Added to the output's length before the division, as in the released experiments."""
@@ -89,11 +83,6 @@ class TreeRun:
     epoch_size: int = 64_000
     signed: bool = True
     bias: bool = True
-
-    @property
-    def steps(self) -> int:
-        """Minibatches an epoch."""
-        return self.epoch_size // self.batch
 
 
 def normalize(output: Tensor) -> Tensor:
@@ -171,16 +160,11 @@ def train_trees(
         if epoch in at:
             found[epoch] = measure(tree, net, seeds, epoch)
         if epoch < epochs:
-            for leaves in minibatches(tree, streams, protocol.batch, protocol.steps, dtype):
+            steps = protocol.epoch_size // protocol.batch
+            for leaves in minibatches(tree, streams, protocol.batch, steps, dtype):
                 step(net, leaves, protocol)
     return found
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Many trials on all cores
-
-CACHE_UNITS = 60
-"""Replicas times width of a chunk: a few MB of activations."""
 
 Measure = Callable[[LatentTree, TreeNetwork, Sequence[int], int], dict[str, Tensor]]
 
@@ -196,7 +180,7 @@ def train_protocols(
 ) -> dict[TreeRun, dict[str, Tensor]]:
     """:func:`train_trees` for every protocol and all seeds, up to the last epoch of ``at``: what is measured, ``(R, epochs, ...)``.
 
-    measure: picklable.  A chunk of replicas fits the cache; on a GPU all seeds are one.
+    measure: picklable.  A chunk of replicas fits the cache, with a few MB of activations; on a GPU all seeds are one.
     """
     on_cpu = torch.device(device).type == "cpu"
     return sweep(
@@ -204,7 +188,7 @@ def train_protocols(
         protocols,
         seeds,
         alike=lambda protocol: protocol,
-        most=lambda protocol: CACHE_UNITS // protocol.width if on_cpu else len(seeds),
+        most=lambda protocol: 60 // protocol.width if on_cpu else len(seeds),
         cost=lambda protocol: protocol.width * protocol.depth,
         processes=processes,
     )
@@ -217,15 +201,11 @@ def _train_chunk(
     return {name: torch.stack([found[epoch][name] for epoch in at], 1) for name in found[at[0]]}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Correlation from samples, centred in float64 or summed up as the released code does it; and the largest there is
+# --- Correlation from samples, centred in float64 or summed up as the released code does it; and the largest there is ---
 
 
 def centred_correlation(latent: Tensor, units: Tensor) -> Tensor:
-    """Correlation of ``units (R, nodes, width, B)`` with their ``latent (R, nodes, B)``, ``(R, nodes, width)``; centred, float64.
-
-    Units that are constant, up to the rounding of their activations, count as uncorrelated.
-    """
+    """Correlation of ``units (R, nodes, width, B)`` with their ``latent (R, nodes, B)``; 0 for what is constant up to rounding."""
     z, f = latent.double()[:, :, None], units.double()
     rounding = 4 * torch.finfo(units.dtype).eps * f.abs().amax(-1)
     z, f = z - z.mean(-1, keepdim=True), f - f.mean(-1, keepdim=True)
@@ -239,7 +219,7 @@ BATCH = 128
 
 
 def raw_correlation(latent: Tensor, units: Tensor) -> Tensor:
-    """The same from raw sums in float32, minibatch by minibatch, as the released code accumulates them.
+    """The same from raw sums in float32, by minibatches of 128, as the released code accumulates them.
 
     :math:`E[zf] - E[z]E[f]` over the roots of :math:`E[z^2] - E[z]^2` and :math:`E[f^2] - E[f]^2`, each clamped at 0; set to 0
     where the norms' product *and* the covariance lie below 1e-6, then clamped to [-1, 1].
@@ -267,9 +247,6 @@ def best_linear(tree: LatentTree) -> Tensor:
     left: Tensor = residual.square().sum((1, 2)) / (chance * centred.square()).sum(1)
     return (1 - left).clamp_min(0).sqrt()
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The measurements of the tables
 
 STATISTICS = ("exact", "released", "population")
 """``exact``: centred, float64, on fresh samples; ``released``: raw sums in float32 on the same; ``population``: enumerated."""

@@ -87,15 +87,8 @@ def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: S
 
 
 def residual_table(table: Tensor) -> Tensor:
-    r""":math:`C_{\mu\nu} = P_{\mu\nu} - \frac{1}{m_\nu} 1 1^\top` (Definition 3 of [tian2020]).
-
-    Its columns sum to zero in a TR-HLTM.
-    """
+    r""":math:`C_{\mu\nu} = P_{\mu\nu} - \frac{1}{m_\nu} 1 1^\top` (Definition 3); of a TR-HLTM its columns sum to zero."""
     return table - 1 / table.shape[-1]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Selectivities, and means given the root
 
 
 def selectivity(parts: Parts) -> Tensor:
@@ -126,10 +119,7 @@ def signals(tree: LatentTree, listed: dict[int, Parts]) -> list[Tensor]:
 
 
 def means_given_root(tree: LatentTree, listed: dict[int, Parts], depth: int) -> Tensor:
-    r""":math:`V_{0, \mathcal N_\mu^{ch}} = [\mathbb E[f_k \mid z_0]]` for the nodes of one depth (Eq. 167).
-
-    Shape ``(R, nodes, m_0, fan-in)``.
-    """
+    r""":math:`[\mathbb E[f_k \mid z_0]]` for the nodes of one depth (Eq. 167), ``(R, nodes, m_0, fan-in)``."""
     means = activation_means(listed[depth + 1]).transpose(-1, -2)
     given_root = from_root(tree)[depth + 1].double() @ means  # (R, children, m0, width)
     b = tree.branching[depth]
@@ -137,23 +127,20 @@ def means_given_root(tree: LatentTree, listed: dict[int, Parts], depth: int) -> 
 
 
 def covariance_over_root(tree: LatentTree, means: Tensor) -> Tensor:
-    r"""Covariance over :math:`z_0` of means given the root (Eq. 166, written centred).
-
-    ``(R, nodes, m_0, n)`` to ``(R, nodes, n, n)``.
-    """
+    """Covariance over :math:`z_0` of means given the root (Eq. 166): ``(R, nodes, m_0, n)`` to ``(R, nodes, n, n)``."""
     prior = tree.root.double()[:, None, :, None]
     centred = means - (prior * means).sum(2, keepdim=True)
     return (prior * centred).transpose(2, 3) @ centred
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A part's own block of the covariance operator
 
 
 def expected_connection(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts], name: str) -> Tensor:
     r""":math:`\bar K_\mu(z_0) = \mathbb E[f_{\mathcal N_\mu^{ch}} \otimes J_\mu^\top \mid z_0]` at the weights of part ``name``.
 
     Shape ``(R, m_0, fan-in, outputs, width)``: child unit, output of the root's part (before the division by its length), unit.
+
+    It needs :math:`\sum \mathbb P(\text{pattern}, \text{rest} \mid z_0)\, J_\mu` over leaves outside the part, which is kept in two
+    factors, ``gated (R, m_0, outputs or 1, width, patterns)`` and ``pending (R, outputs, width)`` or ones: right below the root the
+    Jacobian is the root's weight times a gate, and not to multiply them out saves a factor ``outputs`` where patterns are most.
     """
     depth, index = place(tree, name)
     below, b = listed[depth + 1], tree.branching[depth]
@@ -161,33 +148,22 @@ def expected_connection(tree: LatentTree, net: TreeNetwork, listed: dict[int, Pa
         means = means_given_root(tree, listed, 0)[:, 0]
         eye = torch.eye(net.width, dtype=torch.float64, device=means.device)
         return means[..., None, None] * eye
-    gated, pending = _gates_above(tree, net, listed, name)
-    pieces = []
-    for child in range(b):
-        alone = _sum_over_siblings(gated, child, b, below.pre.shape[-1])
-        pieces.append(torch.einsum("riq,rzacq->rziac", below.active[:, index * b + child], alone))
-    return torch.cat(pieces, 2) * pending[:, None, None]
-
-
-def _gates_above(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts], name: str) -> tuple[Tensor, Tensor]:
-    r""":math:`\sum \mathbb P(\text{pattern}, \text{rest} \mid z_0)\, J_\mu` over leaves outside the part, in two factors.
-
-    The first is ``(R, m_0, outputs or 1, width, patterns)``, the second ``(R, outputs, width)`` or ones: right below the root
-    the Jacobian is the root's weight times a gate, and not to multiply them out saves a factor ``outputs`` where patterns are
-    most.
-    """
     first, top, width = listed[1], int(name[1]), net.width
     given = (tree.tables[0].double() @ first.given)[:, top]  # (R, m0, patterns)
     gated = (given[:, :, None] * (first.pre[:, top] > 0)[:, None])[:, :, None]
     pending = net.weights[0].double()[:, 0, :, top * width : (top + 1) * width]
     node = top
-    for depth, step in enumerate(map(int, name[2:]), 1):
-        parts, b = listed[depth + 1], tree.branching[depth]
-        alone = _sum_over_siblings(gated, step, b, parts.pre.shape[-1]) * pending[:, None, :, :, None]
-        down = net.weights[depth].double()[:, node, :, step * width : (step + 1) * width]
-        node, pending = node * b + step, torch.ones_like(pending[:, :1])
+    for level, step in enumerate(map(int, name[2:]), 1):
+        parts, children = listed[level + 1], tree.branching[level]
+        alone = _sum_over_siblings(gated, step, children, parts.pre.shape[-1]) * pending[:, None, :, :, None]
+        down = net.weights[level].double()[:, node, :, step * width : (step + 1) * width]
+        node, pending = node * children + step, torch.ones_like(pending[:, :1])
         gated = torch.einsum("rzaeq,rec->rzacq", alone, down) * (parts.pre[:, node] > 0)[:, None, None]
-    return gated, pending
+    pieces = []
+    for child in range(b):
+        alone = _sum_over_siblings(gated, child, b, below.pre.shape[-1])
+        pieces.append(torch.einsum("riq,rzacq->rziac", below.active[:, index * b + child], alone))
+    return torch.cat(pieces, 2) * pending[:, None, None]
 
 
 def _sum_over_siblings(weighted: Tensor, child: int, children: int, patterns: int) -> Tensor:

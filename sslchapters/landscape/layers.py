@@ -8,7 +8,6 @@ of all responses together, scaled to length 1.  Gradients are exact, over all im
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,20 +58,19 @@ def info_nce(z: Tensor, tau: float) -> Tensor:
     return torch.nn.functional.softplus(others[:, :, None] - pairs)[:, ~torch.eye(views, dtype=torch.bool)].mean()
 
 
-def gain(w: Tensor, x: Tensor, rule: Rule) -> Tensor:
-    """What the filters ``w (K, d)`` climb on views ``x (N, V, d)``."""
-    response = rule.act(x @ w.T)
-    if rule.tau is None:
-        return 0.5 * response.mean(1).var(0, correction=0).sum()
-    return -info_nce(torch.nn.functional.normalize(response, dim=-1, eps=1e-9), rule.tau)
-
-
 def climbed(w: Tensor, x: Tensor, rule: Rule, draw: Streams) -> Tensor:
     """Where filters that start at ``w`` come to rest on views ``x (N, V, d)``."""
     for t in range(STEPS):
-        free = w.clone().requires_grad_()
+        free, seen = w.clone().requires_grad_(), x
         chosen = draw.uniform(x.shape[:2], torch.float64)[0].argsort(1)[:, :2, None].expand(-1, -1, x.shape[-1])
-        (slope,) = torch.autograd.grad(gain(free, x.gather(1, chosen) if rule.sampled else x, rule), free)
+        if rule.sampled:
+            seen = x.gather(1, chosen)
+        response = rule.act(seen @ free.T)
+        if rule.tau is None:
+            gain = 0.5 * response.mean(1).var(0, correction=0).sum()
+        else:
+            gain = -info_nce(torch.nn.functional.normalize(response, dim=-1, eps=1e-9), rule.tau)
+        (slope,) = torch.autograd.grad(gain, free)
         up = project(w, slope)
         w = w + 0.2 * (1e-7 / 0.2) ** (t / (STEPS - 1)) * up / up.norm(dim=-1, keepdim=True).clamp_min(1e-300)
         w = w / w.norm(dim=-1, keepdim=True)
@@ -94,7 +92,7 @@ def measured(w: Tensor, x: Tensor, act: Activation, train: Images, test: Images,
     }
 
 
-def values(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, Any]:
+def values(seeds: tuple[int, ...]) -> dict[str, Any]:
     """The record: by rule and measure, a number a seed; all rules start from the random filters of ``at the start``."""
     found: dict[str, dict[str, list[float]]] = {}
     for seed in seeds:

@@ -84,7 +84,17 @@ def climb(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, f
 
 def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Optima:
     """All certified maxima that ``starts (R, S, d)`` lead to; points within 1e-4 (a sine) of the plane count as on it."""
-    w, on = _polish(cloud, act, climb(cloud, act, starts, steps=steps, first=first))
+    w = climb(cloud, act, starts, steps=steps, first=first)
+    u = w @ cloud.x.mT
+    on = u.abs() < 1e-4 * cloud.x.norm(dim=-1)[:, None]
+    # the exact maximum of the face that w lies on; one that is a line or a point has no eigenvalue above the zeros of its
+    # complement: there w is projected instead
+    face = _complement(cloud, on)
+    top = torch.linalg.eigh(face @ _open(cloud, act, u, on) @ face)[1][..., -1]
+    top = top * (top * w).sum(-1, keepdim=True).sign()
+    inside = (face @ top[..., None])[..., 0].norm(dim=-1, keepdim=True) > 1 - 1e-9
+    w = torch.where(inside, top, (face @ w[..., None])[..., 0])
+    w = w / w.norm(dim=-1, keepdim=True)
     value = cloud.energy(w, act)
     loud = value > 1e-12
     # the first start of each group of equal ends stands for it
@@ -98,24 +108,13 @@ def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, fi
 
 
 def every(cloud: Cloud, act: Activation) -> tuple[Tensor, Tensor]:
-    """All strict maxima with energy of a single population, ``(n, d)``, and how many points are on the plane of each, ``(n,)``."""
-    found = faces(cloud.x[0])
-    gate = act.slope + (1 - act.slope) * (found > 0).to(cloud.x.dtype)[None]
-    a, face = cloud.gated(gate), _complement(cloud, found[None] == 0)
-    top = torch.linalg.eigh(face @ a @ face)[1][0, ..., -1]
-    w, found = torch.cat([-top, top]), found.repeat(2, 1)  # the sign of an eigenvector is the library's own
-    kept = (_signs(w, cloud.x[0]) == found).all(-1) & (cloud.energy(w[None], act)[0] > 1e-12)
-    w, on = w[kept], found[kept] == 0
-    good, _ = certify(cloud, act, w, on, torch.zeros(len(w), dtype=torch.long))
-    return w[good], on[good].sum(-1)
+    """All strict maxima with energy of a single population, ``(n, d)``, and how many points are on the plane of each, ``(n,)``.
 
-
-def faces(x: Tensor) -> Tensor:
-    """The signs of ``w^T x`` on each face of the planes of fewer than 40 points ``x (N, d)`` that span the space: ``(F, N)``.
-
-    A face's signs are compositions (the first that is not zero counts) of those of the arrangement's corners, the cocircuits
-    [Bjoerner et al., Oriented Matroids, Proposition 3.7.2]; so corners are composed until nothing is new.
+    For fewer than 40 points that span the space. The signs of ``w^T x`` on each face into which their planes cut the sphere are
+    compositions (the first that is not zero counts) of those of the arrangement's corners, the cocircuits [Bjoerner et al.,
+    Oriented Matroids, Proposition 3.7.2]; so corners are composed until nothing is new.
     """
+    x = cloud.x[0]
     unit = x / x.norm(dim=-1, keepdim=True)
     _, size, right = torch.linalg.svd(unit[torch.combinations(torch.arange(len(x)), x.shape[1] - 1)])
     corner = right[size[:, -1] > 1e-9, -1]
@@ -124,7 +123,14 @@ def faces(x: Tensor) -> Tensor:
     while known < len(found):
         known = len(found)
         found = _distinct(torch.where(found[:, None] == 0, corners, found[:, None]).flatten(0, 1))
-    return found
+    gate = act.slope + (1 - act.slope) * (found > 0).to(x.dtype)[None]
+    a, face = cloud.gated(gate), _complement(cloud, found[None] == 0)
+    top = torch.linalg.eigh(face @ a @ face)[1][0, ..., -1]
+    w, found = torch.cat([-top, top]), found.repeat(2, 1)  # the sign of an eigenvector is the library's own
+    kept = (_signs(w, x) == found).all(-1) & (cloud.energy(w[None], act)[0] > 1e-12)
+    w, on = w[kept], found[kept] == 0
+    good, _ = certify(cloud, act, w, on, torch.zeros(len(w), dtype=torch.long))
+    return w[good], on[good].sum(-1)
 
 
 def _signs(w: Tensor, x: Tensor) -> Tensor:
@@ -138,21 +144,6 @@ def _distinct(signs: Tensor) -> Tensor:
     power = 3 ** torch.arange(signs.shape[1])
     code: Tensor = ((signs.long() + 1) * power).sum(-1).unique()
     return (code[:, None] // power % 3 - 1).to(torch.int8)
-
-
-def _polish(cloud: Cloud, act: Activation, w: Tensor) -> tuple[Tensor, Tensor]:
-    """The exact maximum of the face that ``w`` lies on, ``(R, S, d)``, and which points are on its plane, ``(R, S, n)``."""
-    u = w @ cloud.x.mT
-    on = u.abs() < 1e-4 * cloud.x.norm(dim=-1)[:, None]
-    a = _open(cloud, act, u, on)
-    face = _complement(cloud, on)
-    top = torch.linalg.eigh(face @ a @ face)[1][..., -1]
-    top = top * (top * w).sum(-1, keepdim=True).sign()
-    # a face that is a line or a point has no eigenvalue above the zeros of its complement: project instead
-    back = (face @ w[..., None])[..., 0]
-    inside = (face @ top[..., None])[..., 0].norm(dim=-1, keepdim=True) > 1 - 1e-9
-    out = torch.where(inside, top, back)
-    return out / out.norm(dim=-1, keepdim=True), on
 
 
 def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,10 +193,6 @@ def _complement(cloud: Cloud, on: Tensor) -> Tensor:
     return torch.eye(cloud.x.shape[-1], dtype=cloud.x.dtype) - torch.linalg.pinv(rows) @ rows
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Linear filters
-
-
 def train_linear(
     replicas: int, filters: int, seed: int, *, anew: bool, tau: float = 0.1, steps: int = 800
 ) -> dict[str, Tensor]:
@@ -239,8 +226,7 @@ def train_linear(
     return {"cosine": (w @ lead[..., None])[..., 0].abs(), "directions": different}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Filters on a circle of points
+# --- Filters on a circle of points -----------------------------------------------------------------------------------
 
 NINE = tuple(math.pi * f for f in (-4 / 5, -1 / 2, -2 / 5, -1 / 6, 0, 1 / 5, 2 / 5, 3 / 5, 4 / 5))
 """The points of Appendix E.1 of [tian2023], as angles."""
@@ -393,10 +379,6 @@ def census(
 
 def _wrap(theta: Tensor) -> list[float]:
     return ((theta + math.pi).remainder(2 * math.pi) - math.pi).sort().values.tolist()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Turning the points
 
 
 def _rotate(x: Tensor, angle: Tensor) -> Tensor:

@@ -97,20 +97,17 @@ def velocity(pop: Population, w: Tensor, act: Activation) -> Tensor:
     return project(w, (pop.matrix(w, act) @ w[..., None])[..., 0])
 
 
-def newton(pop: Population, w: Tensor, act: Activation) -> Tensor:
-    """Newton's method on the sphere for ``P A(w) w = 0`` from ``w (R, S, d)``; finds critical points of every kind."""
+def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int = 0) -> Critical:
+    """The distinct critical points that Newton's method on the sphere finds from ``starts (R, S, d)``, of every kind.
+
+    They are classified, and simulated from nearby.
+    """
+    w = starts
     for _ in range(40):
         t = jacobian(pop, w, act) + w[..., :, None] * w[..., None, :]  # invertible: w's direction is nobody's concern
         step = (torch.linalg.pinv(t) @ velocity(pop, w, act)[..., None])[..., 0]
-        length = step.norm(dim=-1, keepdim=True)
-        w = w - step * (0.3 / length.clamp_min(0.3))  # no leap longer than 0.3
+        w = w - step * (0.3 / step.norm(dim=-1, keepdim=True).clamp_min(0.3))  # no leap longer than 0.3
         w = w / w.norm(dim=-1, keepdim=True)
-    return w
-
-
-def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int = 0) -> Critical:
-    """The distinct critical points that Newton's method finds from ``starts (R, S, d)``, classified, and simulated from nearby."""
-    w = newton(pop, starts, act)
     a, j = parts(pop, w, act)
     aw = (a @ w[..., None])[..., 0]
     value = (aw * w).sum(-1)
@@ -118,9 +115,7 @@ def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int 
     same = (torch.cdist(w, w) < 1e-6) & found[:, None] & found[:, :, None]
     first = found & ~same.tril(-1).any(-1)
     replica = first.nonzero()[:, 0]
-    size = w.shape[-1]
-    eye = torch.eye(size, dtype=w.dtype)
-    across = eye - w[..., :, None] * w[..., None, :]
+    across = torch.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :]
 
     def top(matrix: Tensor) -> Tensor:
         """Largest eigenvalue across w of a symmetric matrix: w itself is pushed far below."""
@@ -217,12 +212,6 @@ def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
     return over_instances(*found)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Roughness on a disc
-
-NODES = 32
-
-
 @dataclass(frozen=True)
 class Disc:
     """Densities of the plane: radius ``radius (R,)``, ``linear (R, 2)`` and symmetric ``quadratic (R, 2, 2)`` in the exponent."""
@@ -238,7 +227,7 @@ class Disc:
 
     def sector(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Nodes ``(R, n, 2)`` between the angles ``low`` and ``high (R,)`` and their weights times the density, ``(R, n)``."""
-        t, weight = (torch.as_tensor(v) for v in np.polynomial.legendre.leggauss(NODES))
+        t, weight = (torch.as_tensor(v) for v in np.polynomial.legendre.leggauss(32))
         r = 0.5 * (t + 1) * self.radius[:, None]
         angle = low[:, None] + 0.5 * (t + 1) * (high - low)[:, None]
         ray = torch.stack([angle.cos(), angle.sin()], -1)  # (R, a, 2)
@@ -313,8 +302,7 @@ def uniform_ball(size: int, radius: float) -> dict[str, float]:
     return {"roughness": rho, "printed": radius**3 / math.pi, "corrected": radius**2 / math.pi}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Power iteration with a matrix that moves
+# --- Power iteration with a matrix that moves ------------------------------------------------------------------------
 
 KAPPA = 2 * math.sqrt(4 + (1 + math.sqrt(2)) ** 2)
 r"""Lemma 9 holds with :math:`\kappa = \mathrm{KAPPA} / \lambda_{\mathrm{gap}}^2`, for every symmetric perturbation."""
@@ -338,8 +326,10 @@ def perturbation_gaps(count: int = 2000, seed: int = 0) -> dict[str, float]:
     found.
 
     ``random``: symmetric matrices of 2 to 5 rows, perturbations of any size up to the gap, ``count`` each.
-    ``exchange``: :func:`exchanging` perturbations, of little more than half the gap, which tend to :math:`4\sqrt2`.  Broken:
-    :math:`\Delta\phi_1` left out, the least over the sizes of matrices.
+    ``exchange``: with the eigenvalues 1, 0 and -1, perturbations that take :math:`\frac12 (1 + e)` from the first and give it to
+    the second, and couple them by :math:`e^2`: the leading eigenvector turns by nearly a right angle, which first order, small as
+    the coupling, does not see; they tend to :math:`4\sqrt2`.  Broken: :math:`\Delta\phi_1` left out, the least over the sizes
+    of matrices.
     """
     kept, dropped = [], []
     for rows in range(2, 6):
@@ -351,25 +341,15 @@ def perturbation_gaps(count: int = 2000, seed: int = 0) -> dict[str, float]:
         kept.append(found[0].max())
         dropped.append(found[1].max())
     apart = torch.logspace(-6, -1, 50, dtype=torch.float64)
+    change = torch.zeros(50, 3, 3, dtype=torch.float64)
+    change[:, 1, 1] = 0.5 * (1 + apart)
+    change[:, 0, 0], change[:, 0, 1], change[:, 1, 0] = -change[:, 1, 1], apart.square(), apart.square()
+    exchanged = torch.diag(torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)).expand_as(change)
     return {
         "random": float(torch.stack(kept).max()),
-        "exchange": float(_second_order(*exchanging(apart))[0].max()),
+        "exchange": float(_second_order(exchanged, change)[0].max()),
         "broken: first order left out": float(torch.stack(dropped).min()),
     }
-
-
-def exchanging(apart: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Matrices and perturbations that exchange the two first eigenvectors, ``(R, 3, 3)`` each, nearly as hard as can be.
-
-    With the eigenvalues 1, 0 and -1 the perturbation takes :math:`\frac12 (1 + e)` from the first and gives it to the
-    second, ``e`` = ``apart``, and couples them by :math:`e^2`: the leading eigenvector turns by nearly a right angle, which
-    first order, small as the coupling, does not see.
-    """
-    half = 0.5 * (1 + apart)
-    change = torch.zeros(len(apart), 3, 3, dtype=apart.dtype)
-    change[:, 0, 0], change[:, 1, 1] = -half, half
-    change[:, 0, 1] = change[:, 1, 0] = apart.square()
-    return torch.diag(torch.tensor([1.0, 0.0, -1.0], dtype=apart.dtype)).expand_as(change), change
 
 
 def _second_order(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
@@ -448,19 +428,16 @@ def certify_plane(pop: Blobs, start: Tensor) -> dict[str, Tensor]:
         top = vectors[..., -1]
         top = top * (top * lead).sum(-1, keepdim=True).sign()
         c = (top * w).sum(-1)
-        steep = _norm(a[:, i] - a[:, j]) / (w[:, i] - w[:, j]).norm(dim=-1).clamp_min(1e-300)
+        step = a[:, i] - a[:, j]  # symmetric, 2 x 2: their spectral norm in closed form
+        middle, half = (0.5 * (step[..., 0, 0] + sign * step[..., 1, 1]) for sign in (1, -1))
+        length = middle.abs() + torch.hypot(half, step[..., 0, 1])
+        steep = length / (w[:, i] - w[:, j]).norm(dim=-1).clamp_min(1e-300)
         omega = irregularity(
             c.clamp_min(1e-9), values[..., -1] - values[..., 0], values[..., -1], steep.amax(1, keepdim=True)
         )
         good = (omega.amax(1) <= gamma) & (cap < 1) & (c > 0).all(1)
         best = torch.where(good, gamma, best)
     return _outcome(pop, w0, best, c0, least=0.95)
-
-
-def _norm(a: Tensor) -> Tensor:
-    """Spectral norm of symmetric 2 x 2 matrices ``(..., 2, 2)``."""
-    middle, half = 0.5 * (a[..., 0, 0] + a[..., 1, 1]), 0.5 * (a[..., 0, 0] - a[..., 1, 1])
-    return middle.abs() + torch.hypot(half, a[..., 0, 1])
 
 
 def certify_points(cloud: Cloud, start: Tensor) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -137,21 +138,16 @@ def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0) -> Gaps:
     Minus the loss is a concave function of the gaps :math:`d_{ij}^2 - d_i^2` (InfoNCE, triplet), so the difference has no positive
     eigenvalue: ``positive`` is the largest one over the norm of the loss's Hessian.  Broken: minus the difference.
     """
-    epsilon = 1.0
     draw = Streams(range(seed, seed + count), "hessian")
     x, w = draw.normal((7, 3)), draw.normal((3,))
     x2 = x + 0.4 * draw.normal((7, 3))
-    tau, margin = 0.5, 0.1
+    setting: dict[str, Any] = {"temperature": 0.5, "epsilon": 1.0, "margin": 0.1}
 
     def outputs(v: Tensor) -> tuple[Tensor, Tensor]:
         return (x @ v[..., None]).relu(), (x2 @ v[..., None]).relu()
 
-    alpha = weights(loss, *outputs(w), temperature=tau, epsilon=epsilon, margin=margin)
-
-    def objective(v: Tensor) -> Tensor:
-        return -loss_value(loss, *outputs(v), temperature=tau, epsilon=epsilon, margin=margin) / (2 * 7**2)
-
-    true = _hessian(objective, w)
+    alpha = weights(loss, *outputs(w), **setting)
+    true = _hessian(lambda v: -loss_value(loss, *outputs(v), **setting) / (2 * 7**2), w)
     fixed = _hessian(lambda v: energy(*outputs(v), alpha), w)
     alive = true.flatten(1).norm(dim=1) > 1e-9  # a silent filter has no curvature
     true, fixed = true[alive], fixed[alive]
@@ -167,8 +163,7 @@ def _hessian(value: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
     return torch.stack(rows, 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Lemmas 1 and 2: kernels, their features, and the limit of a large batch
+# --- Lemmas 1 and 2: kernels, their features, and the limit of a large batch -----------------------------------------
 
 
 @dataclass(frozen=True)
@@ -193,11 +188,10 @@ class Population:
 
 def population(replicas: int, seed: int = 0, *, samples: int = 6, views: int = 3, noise: float = 0.7) -> Population:
     """Random populations: Gaussian samples with unequal probabilities, views around them; ``noise = 0`` for no augmentation."""
-    size = 2
     draw = Streams(range(seed, seed + replicas), "population")
     p = 0.2 + draw.uniform((samples,), torch.float64)
-    clean = draw.normal((samples, size))
-    seen = clean[:, :, None] + noise * draw.normal((samples, views, size))
+    clean = draw.normal((samples, 2))
+    seen = clean[:, :, None] + noise * draw.normal((samples, views, 2))
     return Population(p / p.sum(-1, keepdim=True), clean, seen)
 
 
@@ -236,8 +230,7 @@ def limit_of_features(pop: Population, phi: Tensor) -> Tensor:
     ratio = pop.p[..., None] * phi
     z = ratio.sum(1)
     density = ratio / z.clamp_min(torch.finfo(z.dtype).tiny)[:, None]  # a feature that is zero everywhere adds nothing
-    mean = density.mT @ pop.mean
-    off = pop.mean[:, :, None] - mean[:, None]
+    off = pop.mean[:, :, None] - (density.mT @ pop.mean)[:, None]
     return torch.einsum("rf,rsf,rsfd,rsfe->rde", z.square(), density, off, off)
 
 
@@ -320,7 +313,6 @@ def kernel_gaps(count: int = 128, seed: int = 0) -> Gaps:
     listed = enumerated(small, near, 2)
     flat = limit(pop, torch.ones_like(kernel))
     views = pop.spread * (pop.p * (kernel @ pop.p[..., None])[..., 0])[..., None, None]
-
     return over_instances(
         {
             "features": relative(phi @ phi.mT, series),
@@ -349,8 +341,7 @@ def lopsided() -> tuple[Population, Tensor]:
     return pop, kernel / (kernel @ p[..., None])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Populations whose A(w) = V[x^w] is known exactly (Section 3.1 of [tian2023]; uniform weights, no views)
+# --- Populations whose A(w) = V[x^w] is known exactly (Section 3.1 of [tian2023]; uniform weights, no views) ---------
 #
 # `Cloud`: finitely many points; the latent categorical and summation models are such.  `Blobs`: a mixture of isotropic Gaussians,
 # for which A(w) is a smooth function, in closed form for every leaky rectifier.

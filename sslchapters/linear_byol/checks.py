@@ -93,10 +93,7 @@ def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
         return one, two
 
     own, shared = list(range(outputs)), [0, 0, *range(1, outputs - 1)]
-    common, general = (
-        instances.random_moments(replicas, size, rng, commuting=True),
-        instances.random_moments(replicas, size, rng),
-    )
+    common, general = (instances.random_moments(replicas, size, rng, commuting=same) for same in (True, False))
     right, exchanged = gap(common, own)
     return over_instances(
         {
@@ -168,11 +165,8 @@ def stable_shares(
 ) -> tuple[float, float]:
     """Shares of stable fixed points by the Jacobian, made of the leading modes and of others, in random or balanced bases."""
     rng = np.random.default_rng([seed, 9, outputs])
-    moments, tau = (
-        instances.random_moments(replicas, size, rng, commuting=commuting),
-        instances.random_times(replicas, rng),
-    )
-    found, shares = theory.modes(moments), []
+    moments = instances.random_moments(replicas, size, rng, commuting=commuting)
+    tau, found, shares = instances.random_times(replicas, rng), theory.modes(moments), []
     for leading in (True, False):
         kept = instances.random_kept(replicas, outputs, size, rng, leading=leading)
         point = _random_point(found, kept, tau, rng, balanced)

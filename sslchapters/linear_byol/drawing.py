@@ -11,14 +11,12 @@ from sslchapters.linear_byol import instances, theory
 
 Colours = Mapping[str, str]
 
-SHADE = "#e2e2e2"
-
 
 def plane_of_fates(ax: Axes, ratio: float, colours: Colours) -> None:
     """The plane of w1 and w2 with theta = w1: where starts collapse, the line on which the others end, and paths."""
     reach = 1.6
     side = np.linspace(-reach, reach, 481)
-    ax.contourf(side, side, ~theory.survives(*np.meshgrid(side, side), ratio), levels=[0.5, 1.5], colors=[SHADE])
+    ax.contourf(side, side, ~theory.survives(*np.meshgrid(side, side), ratio), levels=[0.5, 1.5], colors=["#e2e2e2"])
     ax.axhline(ratio, color=colours["green"], linestyle="--", linewidth=1.6)
     a, b = (part.ravel() for part in np.meshgrid(np.linspace(-1.35, 1.35, 4), np.linspace(-1.45, 1.45, 6)))
     path = instances.follow(a, b, a, ratio, 300.0, points=np.append(0, np.geomspace(1e-4, 1, 150)))

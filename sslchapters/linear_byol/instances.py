@@ -164,8 +164,7 @@ def example(name: str) -> tuple[Weights, Moments]:
     return theory.fixed_point(theory.modes(moments), np.array([kept]), np.array([basis], dtype=float)), moments
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What the formulas must agree with: the flow integrated, steps in the mean, and BYOL and SimCLR trained on batches
+# --- What the formulas must agree with: the flow integrated, steps in the mean, and BYOL and SimCLR trained on batches ---
 
 
 def integrate(
@@ -208,10 +207,7 @@ def integrate(
 
 
 def descend(start: Weights, moments: Moments, time: float, rate: float, *, slow: float = 1.0) -> Weights:
-    """BYOL's steps in the mean: gradient steps of size ``rate``, the target an average with momentum ``1 - rate``.
-
-    ``slow`` multiplies the target's rate and nothing else, to break the correspondence with the flow.
-    """
+    """BYOL's steps in the mean; ``slow`` multiplies the target's rate alone, to break the correspondence with the flow."""
     ema = slow * rate
     w = start
     for _ in range(round(time / rate)):
@@ -231,10 +227,7 @@ def follow(
     *,
     points: int | Array = 2,
 ) -> Array:
-    """The scalar flow with lambda_s = 1 at ``points`` times, all starts at once: ``(points, 3, R)`` with w1, w2, theta.
-
-    ``time`` is one number or one for each start, ``(R,)``.
-    """
+    """The scalar flow with lambda_s = 1 at ``points`` times, all starts at once: ``(points, 3, R)`` with w1, w2, theta."""
     r = np.broadcast_to(np.asarray(ratio, dtype=float), w1.shape)[:, None, None]
     start = Weights(*(np.asarray(part, dtype=float)[:, None, None] for part in (w1, w2, theta)))
     path = integrate(start, Moments(np.ones_like(r), r.copy()), time, times, points=points, rtol=1e-8, atol=1e-10)

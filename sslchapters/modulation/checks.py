@@ -38,9 +38,6 @@ from sslchapters.modulation.theory import Modulation, Parts
 EPS = 1e-5
 """Under BatchNorm's root, so that a filter that no input opens divides by something."""
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Lemmas 4 and 6
-
 
 def _ascent(
     drawn: Instances, gated: Tensor, f1: Tensor, alpha: Tensor, kernel: Tensor | None = None
@@ -81,37 +78,38 @@ def lemma4_gaps(count: int, seed: int) -> Gaps:
     Half of the instances have ReLU, half leaky ReLU.  ``square, halved``: with a square for the activation, whose
     :math:`h'(u)\,u = 2 h(u)`, half of the right side.
     """
-    halves = (("relu", seed), ("leaky_relu", seed + 1))
-    return over_instances(*(_lemma4(random_instances(count // 2, each), kind, each) for kind, each in halves))
-
-
-def _lemma4(drawn: Instances, activation: str, seed: int) -> dict[str, Tensor]:
-    w, alpha = drawn.weights, _random_weights(drawn, seed + 77)
     nce: dict[str, Any] = {"loss": "info_nce", "temperature": 0.7}
-    objective = partial(energy, alpha=alpha)
-    true_w, true_v = _by_autograd(drawn, activation, objective)
-    learned = _by_autograd(
-        drawn, activation, lambda one, two: -loss_value(f=one, f2=two, **nce) / (2 * one.shape[1] ** 2)
-    )
-    (misfit, _), gated = _by_autograd(drawn, "quadratic", objective), drawn.gated(activation)
-    f1, rows = drawn.hidden(w, activation), drawn.top.flatten(2)
-    f2 = torch.einsum("rvnp,rop->rvno", f1, rows)
-    in_w, in_v = _ascent(drawn, gated, f1, alpha)
-    nce_w, nce_v = _ascent(drawn, gated, f1, pair_weights(f=f2[:, 0], f2=f2[:, 1], **nce))
-    blocks = torch.kron(torch.eye(w.shape[1], dtype=DTYPE), torch.ones(2 * [w.shape[2]], dtype=DTYPE))
 
-    def gap(found: Tensor, reference: Tensor) -> Tensor:
+    def nce_objective(one: Tensor, two: Tensor) -> Tensor:
+        return -loss_value(f=one, f2=two, **nce) / (2 * one.shape[1] ** 2)
+
+    def gap(w: Tensor, found: Tensor, reference: Tensor) -> Tensor:
         return relative(project(w, found), project(w, reference))
 
-    return {
-        "filters": gap(in_w, true_w),
-        "top layer": relative(in_v, true_v),
-        "filters, InfoNCE": gap(nce_w, learned[0]),
-        "top layer, InfoNCE": relative(nce_v, learned[1]),
-        "broken: fields apart": gap(_ascent(drawn, gated, f1, alpha, rows.mT @ rows * blocks)[0], true_w),
-        "broken: no gates": gap(_ascent(drawn, drawn.gated("linear"), f1, alpha)[0], true_w),
-        "square, halved": gap(_ascent(drawn, drawn.gated("quadratic"), f1, alpha)[0] / 2, misfit),
-    }
+    parts = []
+    for activation, s in (("relu", seed), ("leaky_relu", seed + 1)):
+        drawn = random_instances(count // 2, s)
+        w, alpha = drawn.weights, _random_weights(drawn, s + 77)
+        objective = partial(energy, alpha=alpha)
+        true_w, true_v = _by_autograd(drawn, activation, objective)
+        learned_w, learned_v = _by_autograd(drawn, activation, nce_objective)
+        (misfit, _), gated = _by_autograd(drawn, "quadratic", objective), drawn.gated(activation)
+        f1, rows = drawn.hidden(w, activation), drawn.top.flatten(2)
+        f2 = torch.einsum("rvnp,rop->rvno", f1, rows)
+        in_w, in_v = _ascent(drawn, gated, f1, alpha)
+        nce_w, nce_v = _ascent(drawn, gated, f1, pair_weights(f=f2[:, 0], f2=f2[:, 1], **nce))
+        blocks = torch.kron(torch.eye(w.shape[1], dtype=DTYPE), torch.ones(2 * [w.shape[2]], dtype=DTYPE))
+        found = {
+            "filters": gap(w, in_w, true_w),
+            "top layer": relative(in_v, true_v),
+            "filters, InfoNCE": gap(w, nce_w, learned_w),
+            "top layer, InfoNCE": relative(nce_v, learned_v),
+            "broken: fields apart": gap(w, _ascent(drawn, gated, f1, alpha, rows.mT @ rows * blocks)[0], true_w),
+            "broken: no gates": gap(w, _ascent(drawn, drawn.gated("linear"), f1, alpha)[0], true_w),
+            "square, halved": gap(w, _ascent(drawn, drawn.gated("quadratic"), f1, alpha)[0] / 2, misfit),
+        }
+        parts.append(found)
+    return over_instances(*parts)
 
 
 def lemma6_gaps(count: int, seed: int) -> Gaps:
@@ -141,10 +139,6 @@ def lemma6_gaps(count: int, seed: int) -> Gaps:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Theorem 4
-
-
 def theorem4_gaps(count: int, seed: int) -> Gaps:
     r"""Theorem 4 on critical points with distinct filters: collinear gradients, and two paths from there.
 
@@ -164,12 +158,10 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
     draw = torch.Generator().manual_seed(seed + 5)
     s = 0.3 + torch.rand(replicas, k, m, generator=draw, dtype=DTYPE)  # no sums that vanish
 
-    def over_samples(views: Tensor) -> Tensor:  # no augmentation: a covariance, of rank 7
-        centred = views[:, 0] - views[:, 0].mean(1, keepdim=True)
-        return centred.mT @ centred / 8
-
     everything = (drawn.x.flatten(3), drawn.gated("linear"), drawn.hidden(drawn.weights, "linear"))
-    covariance, repeated, of_units = map(over_samples, everything)  # repeated: the inputs, once for each filter
+    centred = [views[:, 0] - views[:, 0].mean(1, keepdim=True) for views in everything]
+    # no augmentation: covariances, of rank 7; repeated: the inputs, once for each filter
+    covariance, repeated, of_units = (each.mT @ each / 8 for each in centred)
 
     def mean(weights: Tensor, s: Tensor) -> Tensor:
         return (s[..., None] * weights).sum(2)
@@ -218,12 +210,7 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
 def _aside(vectors: Tensor) -> Tensor:
     """How far the vectors ``(R, K, M, d)`` of a field are from one line: second over first singular value, largest field."""
     values = torch.linalg.svdvals(vectors)
-    share: Tensor = (values[..., 1] / values[..., 0]).amax(-1)
-    return share
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Conditionally independent fields: Lemma 5, Theorem 5 and Corollary 3
+    return (values[..., 1] / values[..., 0]).amax(-1)
 
 
 def lemma5_gaps(count: int, seed: int) -> Gaps:
@@ -232,34 +219,31 @@ def lemma5_gaps(count: int, seed: int) -> Gaps:
 
     ``rank``: the second part's ``C``-th singular value over its first; it has rank ``C - 1`` at most, the paper says ``C``.
     """
-    drawn = (random_population(-(-count // 3), seed + classes, classes=classes, filters=2) for classes in (2, 3, 4))
-    return over_instances(*map(_lemma5, drawn))
-
-
-def _lemma5(drawn: Population) -> dict[str, Tensor]:
-    cases, chance = drawn.listed(drawn.gated())
-    true = theory.covariance(cases, chance.sum(1))
-    found, p = theory.parts(drawn), drawn.prior
-    means, prior = found.means.flatten(2), p[:, :, None]
-    others = (torch.einsum("rc,rcp->rp", p, means)[:, None] - prior * means) / (1 - prior)
-    delta, eye = means - others, torch.eye(found.within.shape[1], dtype=DTYPE)
-    blocks = torch.einsum("rkpq,kl->rkplq", found.within, eye).flatten(3).flatten(1, 2)
-
-    def between(shares: Tensor) -> Tensor:
-        return torch.einsum("rc,rcp,rcq->rpq", shares, delta, delta)
-
-    second = between(p * (1 - p) ** 2)
-    values = torch.linalg.svdvals(second)
-    # ties the fields together
-    coupled = chance.sum(1) * (1 + 0.5 * torch.cos(torch.arange(chance.shape[2], dtype=DTYPE)))
-    tied = theory.covariance(cases, coupled / coupled.sum(1, keepdim=True))
-    return {
-        "Lemma 5": relative(blocks + second, true),
-        "rank": values[:, p.shape[1] - 1] / values[:, 0],
-        "broken: one power of 1 - p": relative(blocks + between(p * (1 - p)), true),
-        "broken: no classes": relative(blocks, true),
-        "broken: fields not independent": relative(blocks + second, tied),
-    }
+    parts = []
+    for classes in (2, 3, 4):
+        drawn = random_population(-(-count // 3), seed + classes, classes=classes, filters=2)
+        cases, chance = drawn.listed(drawn.gated())
+        true = theory.covariance(cases, chance.sum(1))
+        found, p = theory.parts(drawn), drawn.prior
+        means, prior = found.means.flatten(2), p[:, :, None]
+        others = (torch.einsum("rc,rcp->rp", p, means)[:, None] - prior * means) / (1 - prior)
+        delta, eye = means - others, torch.eye(found.within.shape[1], dtype=DTYPE)
+        blocks = torch.einsum("rkpq,kl->rkplq", found.within, eye).flatten(3).flatten(1, 2)
+        shares = (p * (1 - p) ** 2, p * (1 - p))
+        second, one_power = (torch.einsum("rc,rcp,rcq->rpq", each, delta, delta) for each in shares)
+        values = torch.linalg.svdvals(second)
+        # ties the fields together
+        coupled = chance.sum(1) * (1 + 0.5 * torch.cos(torch.arange(chance.shape[2], dtype=DTYPE)))
+        tied = theory.covariance(cases, coupled / coupled.sum(1, keepdim=True))
+        gaps = {
+            "Lemma 5": relative(blocks + second, true),
+            "rank": values[:, classes - 1] / values[:, 0],
+            "broken: one power of 1 - p": relative(blocks + one_power, true),
+            "broken: no classes": relative(blocks, true),
+            "broken: fields not independent": relative(blocks + second, tied),
+        }
+        parts.append(gaps)
+    return over_instances(*parts)
 
 
 def _unit_covariance(drawn: Population, w: Tensor) -> Tensor:
@@ -379,10 +363,6 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
             "broken: not divided": relative(undivided, flow),
         }
     )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Theorem 6
 
 
 def basin_shares(

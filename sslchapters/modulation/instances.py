@@ -20,6 +20,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,15 +28,11 @@ from torch.nn import functional
 
 from sslbook._random import Streams, to_device
 from sslbook.networks.batchnorm import batch_normalize
-from sslchapters.enumerated import Images, digits, read, readable
-
-SLOPE = 0.05
-"""Of the leaky ReLU below 0."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
     "relu": torch.relu,
-    "leaky_relu": lambda x: functional.leaky_relu(x, SLOPE),
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.05),
     "quadratic": torch.square,
     "sigmoid": torch.sigmoid,
 }
@@ -85,18 +82,10 @@ def contrastive_loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
         released = (s.logsumexp(-1) - own / tau).mean(-1)
     else:
         released = -(1 + 1 / batch) * own.mean(-1) / tau + s.mean((-1, -2))
-    return released * printed_factor(kind, tau, batch) if form == "printed" else released
-
-
-def printed_factor(kind: str, tau: float, batch: int) -> float:
-    """What the printed form of a loss is, in units of the released one."""
-    return tau * batch if kind == "info_nce" else tau / 2
+    return released * (tau * batch if kind == "info_nce" else tau / 2) if form == "printed" else released
 
 
 DTYPE = torch.float64
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Basins
 
 
 def winners(start: Tensor, b: Tensor, *, unit: bool) -> Tensor:
@@ -132,8 +121,7 @@ def flow_ends(start: Tensor, b: Tensor, unit: bool) -> Tensor:
             break
         else:
             y = y.clamp_max(1e15)
-    direction: Tensor = y / y.norm(dim=-1, keepdim=True)
-    return direction
+    return y / y.norm(dim=-1, keepdim=True)
 
 
 def on_circle(c: float, b: float) -> tuple[Tensor, Tensor]:
@@ -144,8 +132,7 @@ def on_circle(c: float, b: float) -> tuple[Tensor, Tensor]:
     return angles, winners(start, torch.tensor([b + c, b], dtype=DTYPE), unit=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How many fields it takes to learn the class together: Theorem 5 of [tian2023] followed from random starts, in two dimensions
+# --- How many fields it takes to learn the class together: Theorem 5 of [tian2023] followed from random starts ------------
 #
 # Each of ``K`` fields sees noise on its first coordinate and the class, two equal ones, on its second: within the classes the
 # coordinates have the variances ``within``, and the class moves the mean of the second by 1.  Filters are linear and keep the
@@ -212,9 +199,6 @@ def fewest(within: tuple[float, float]) -> int:
 
     return next(filter(learn, itertools.count(1)))
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What is drawn
 
 WILDCARD = -1
 
@@ -286,10 +270,7 @@ def random_instances(
 ) -> Instances:
     """``count`` of them; filters have length 1, inputs a mean of their own, views differ by noise."""
     draw = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(count, *shape, generator=draw, dtype=DTYPE)
-
+    normal = partial(torch.randn, count, generator=draw, dtype=DTYPE)
     x = normal(1, samples, fields, d) + 0.5 * normal(1, 1, fields, d) + 0.4 * normal(2, samples, fields, d)
     w = normal(fields, filters, d)
     return Instances(x, w / w.norm(dim=-1, keepdim=True), normal(4, fields, filters))
@@ -327,13 +308,11 @@ def random_population(count: int, seed: int, *, classes: int = 2, fields: int = 
     """``count`` of them, from normal points and filters of length 1, and chances that are squares of uniform ones."""
     d, points = 3, 3
     draw = torch.Generator().manual_seed(seed)
+    normal = partial(torch.randn, count, generator=draw, dtype=DTYPE)
 
     def chances(*shape: int) -> Tensor:
         p = torch.rand(count, *shape, generator=draw, dtype=DTYPE).square() + 0.05
         return p / p.sum(-1, keepdim=True)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(count, *shape, generator=draw, dtype=DTYPE)
 
     x, w = normal(fields, points, d), normal(fields, filters, d)
     w = w / w.norm(dim=-1, keepdim=True)
@@ -347,56 +326,31 @@ def random_population(count: int, seed: int, *, classes: int = 2, fields: int = 
 FIELDS = ("upper left", "upper right", "lower left", "lower right")
 
 
-def patch_images() -> Images:
-    """MNIST where it is, else the small digits of scikit-learn."""
-    return read("mnist", "train") if readable("mnist") else digits()
+def random_crops(pixels: Tensor, streams: Streams, strength: float) -> Tensor:
+    """A random crop of each image ``(R, N, S, S)``, enlarged to full size; boxes from the replicas' own streams.
 
-
-def four_fields(pixels: Tensor) -> Tensor:
-    """The quarters of images ``(..., S, S)``, in the order of :data:`FIELDS`: ``(..., 4, S^2/4)``."""
-    height, width = pixels.shape[-2:]
-    parts = pixels.unflatten(-1, (2, width // 2)).unflatten(-3, (2, height // 2))  # (..., 2, H/2, 2, W/2)
-    quarters: Tensor = parts.transpose(-3, -2).flatten(-2).flatten(-3, -2)
-    return quarters
-
-
-def crop_boxes(u: Tensor, size: int, strength: float) -> Tensor:
-    r"""Random boxes as torchvision's ``RandomResizedCrop`` draws them, ``(..., 4)``: top, left, height, width in whole pixels.
-
-    u: uniform numbers ``(..., T, 4)`` for up to ``T`` tries (area, ratio, top, left); the first box that fits is taken, else
-    all of the image.  The ratio is uniform on a logarithmic scale.
+    Boxes are those of torchvision's ``RandomResizedCrop``, in whole pixels: of ten tries (area, ratio on a logarithmic scale,
+    top, left) the first that fits is taken, else all of the image.  Enlargement is bilinear: a new pixel's centre falls between
+    two old ones of the box, and beyond the outer centres it takes the outer pixel.
     """
+    size = pixels.shape[-1]
+    u = to_device(streams.uniform((pixels.shape[1], 10, 4), pixels.dtype), pixels.device)
     area = size**2 * (1 - strength * u[..., 0])
     low, high = torch.log(torch.tensor([1 - strength, 1 + strength], dtype=u.dtype))
     ratio = torch.exp(low + (high - low) * u[..., 1])
-    width, height = ((area * ratio).sqrt().round(), (area / ratio).sqrt().round())
-    top, left = ((u[..., 2] * (size - height + 1)).floor(), (u[..., 3] * (size - width + 1)).floor())
-    boxes = torch.stack([top, left, height, width], -1)
+    width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    top, left = (u[..., 2] * (size - height + 1)).floor(), (u[..., 3] * (size - width + 1)).floor()
+    tries = torch.stack([top, left, height, width], -1)
+    whole = torch.tensor([0, 0, size, size]).to(tries).expand_as(tries[..., :1, :])
     fits = (width <= size) & (height <= size) & (width > 0) & (height > 0)
-    whole = torch.zeros_like(boxes[..., :1, :])
-    whole[..., 2:] = size
-    boxes = torch.cat([boxes, whole], -2)
     first = torch.cat([fits, torch.ones_like(fits[..., :1])], -1).to(torch.int8).argmax(-1)
-    return boxes.gather(-2, first[..., None, None].expand(*first.shape, 1, 4)).squeeze(-2)
+    chosen = first[..., None, None].expand(*first.shape, 1, 4)
+    top, left, height, width = torch.cat([tries, whole], -2).gather(-2, chosen).squeeze(-2).unbind(-1)
+    grid = torch.arange(size, dtype=u.dtype, device=u.device)
 
+    def enlarging(start: Tensor, length: Tensor) -> Tensor:  # matrices (..., S, S) on the whole side
+        centre = (grid + 0.5) * (length[..., None] / size) - 0.5
+        at = start[..., None] + centre.clamp_min(0).minimum(length[..., None] - 1)
+        return (1 - (at[..., None] - grid).abs()).clamp_min(0)
 
-def resize_matrices(start: Tensor, length: Tensor, size: int) -> Tensor:
-    """Bilinear enlargement of ``length`` pixels from ``start`` on to ``size``, as matrices ``(..., size, size)`` on the whole
-    side.
-
-    A new pixel's centre falls between two old ones of the box; beyond the outer centres it takes the outer pixel.
-    """
-    grid = torch.arange(size, dtype=start.dtype, device=start.device)
-    centre = (grid + 0.5) * (length[..., None] / size) - 0.5
-    at = start[..., None] + centre.clamp_min(0).minimum(length[..., None] - 1)
-    return (1 - (at[..., None] - grid).abs()).clamp_min(0)
-
-
-def random_crops(pixels: Tensor, streams: Streams, strength: float) -> Tensor:
-    """A random crop of each image ``(R, N, S, S)``, enlarged to full size; boxes from the replicas' own streams."""
-    size = pixels.shape[-1]
-    u = to_device(streams.uniform((pixels.shape[1], 10, 4), pixels.dtype), pixels.device)
-    boxes = crop_boxes(u, size, strength)
-    rows = resize_matrices(boxes[..., 0], boxes[..., 2], size)
-    columns = resize_matrices(boxes[..., 1], boxes[..., 3], size)
-    return rows @ pixels @ columns.mT
+    return enlarging(top, height) @ pixels @ enlarging(left, width).mT

@@ -32,14 +32,10 @@ from sslchapters.modulation.instances import (
     World,
     contrastive_loss,
     draw_pairs,
-    four_fields,
     random_crops,
     unit_outputs,
 )
 from sslchapters.sweep import sweep
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One step
 
 Segments = Sequence[tuple[str, slice]]
 """Replicas in a row that share a kind of activation or of loss, in order."""
@@ -106,10 +102,6 @@ def gradients(weights: Tensor, top: Tensor, look: Look, how: Settings) -> tuple[
     losses = [contrastive_loss(z[part], kind, how.form, how.tau).sum() for kind, part in how.losses]
     in_weights, in_top = torch.autograd.grad(torch.stack(losses).sum(), leaves)
     return in_weights, in_top
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Settings, and training
 
 
 @dataclass(frozen=True)
@@ -191,9 +183,8 @@ def world_of(protocol: TokenRun, replicas: Sequence[Replica]) -> World:
     cells, streams = [cell for cell, _ in replicas], Streams([seed for _, seed in replicas], "generators")
     size = torch.tensor([cell.patterns for cell in cells])[:, None, None]
     fields, tokens, shape = protocol.fields, protocol.tokens, (protocol.generators, protocol.fields)
-    order = streams.uniform((fields, tokens), torch.float64).argsort(
-        -1
-    )  # the first P of a place's order are its subset
+    # the first P of a place's order are its subset
+    order = streams.uniform((fields, tokens), torch.float64).argsort(-1)
     places = streams.uniform(shape, torch.float64).argsort(-1).argsort(-1) < protocol.fixed
     picked = (streams.uniform(shape, torch.float64) * size).long()
     token = order.gather(2, picked.mT).mT
@@ -260,14 +251,6 @@ def train_course(
     return states, world
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Many cells on all cores
-
-CACHE = 8e6
-"""Bytes of the arrays that a step of a chunk of replicas goes through: past this, chunks gain nothing by being longer.  On a GPU,
-where a step costs its kernels' launches, there is one chunk for each number of filters."""
-
-
 def train_cells(
     protocol: TokenRun,
     cells: Sequence[TableCell],
@@ -281,7 +264,8 @@ def train_cells(
     """Train every cell with every seed; for each cell the scores ``(seeds,)`` of `scores`, and with ``keep`` its
     ``weights``.
 
-    Cells of equal shape train together, like beside like, in chunks that fit a processor's cache.
+    Cells of equal shape train together, like beside like, in chunks whose arrays fit a processor's cache, 8 MB: past this they gain
+    nothing by being longer.  On a GPU, where a step costs its kernels' launches, a chunk is all cells of one number of filters.
     processes, parts: see :func:`sslchapters.sweep.sweep`.  What comes back lies on the CPU.
     """
     small = torch.device(device).type == "cpu"
@@ -290,7 +274,7 @@ def train_cells(
         sorted(cells, key=lambda cell: (cell.loss, cell.activation, cell.zeta != 1)),
         seeds,
         alike=lambda cell: cell.filters,
-        most=lambda cell: round(CACHE / _bytes(protocol, cell.filters)) if small else math.inf,
+        most=lambda cell: round(8e6 / _bytes(protocol, cell.filters)) if small else math.inf,
         cost=lambda cell: 4 + cell.filters / 10,
         processes=processes,
         keep=parts,
@@ -325,8 +309,7 @@ def cosines(weights: Tensor) -> Tensor:
     filter that is zero throughout matches nothing.
     """
     lengths = weights.norm(dim=2, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
-    best: Tensor = (weights / lengths).amax(-1)
-    return best
+    return (weights / lengths).amax(-1)
 
 
 def scores(weights: Tensor, world: World, linear: bool | Tensor = False) -> dict[str, Tensor]:
@@ -386,13 +369,13 @@ def train_filters(data: Images, strength: float, steps: int, seeds: list[int]) -
         at = step % a_pass * batch
         chosen = pixels[queue[:, at : at + batch]]
         pair = [random_crops(chosen, crops, strength) if strength else chosen for _ in range(2)]
-        x = four_fields(torch.stack(pair, 1))
+        halves = torch.stack(pair, 1).unflatten(-1, (2, side)).unflatten(-3, (2, side))
+        x = halves.transpose(-3, -2).flatten(-2).flatten(-3, -2)  # quarters, in the order of FIELDS
         z = unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
         optimizer.zero_grad()
         contrastive_loss(z, "info_nce", "released", how.tau).sum().backward()
         optimizer.step()
-    filters: Tensor = w.detach().mT.unflatten(-1, (side, side))
-    return filters
+    return w.detach().mT.unflatten(-1, (side, side))
 
 
 def roughness(filters: Tensor) -> Tensor:
@@ -412,18 +395,13 @@ def living(filters: Tensor) -> Tensor:
     A ReLU filter that no input opens any more gets no gradient, and weight decay takes it to zero.
     """
     lengths = filters.flatten(-2).norm(dim=-1)
-    alive: Tensor = lengths > 0.05 * lengths.amax((-2, -1), keepdim=True)
-    return alive
+    return lengths > 0.05 * lengths.amax((-2, -1), keepdim=True)
 
 
 def likeness(filters: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """Mean absolute cosine of two different filters of a field, ``(R,)`` for ``(R, 4, M, S, S)``: 1 if all are alike.
-
-    chosen: which filters count, ``(R, 4, M)``; all if not given.  0 where no field has two.
-    """
+    """Mean absolute cosine of two different filters of a field among those ``chosen (R, 4, M)``, ``(R,)``: 1 if all are alike."""
     flat = torch.nn.functional.normalize(filters.flatten(-2), dim=-1)
     kept = torch.ones_like(flat[..., 0]) if chosen is None else chosen.to(flat)
     pairs = kept[..., None] * kept[..., None, :] * (1 - torch.eye(flat.shape[-2]).to(flat))
     cosines = (flat @ flat.mT).abs()
-    total: Tensor = (cosines * pairs).sum((1, 2, 3)) / pairs.sum((1, 2, 3)).clamp_min(1)
-    return total
+    return (cosines * pairs).sum((1, 2, 3)) / pairs.sum((1, 2, 3)).clamp_min(1)

@@ -43,10 +43,6 @@ def edge_of_two(c: float, b: float) -> tuple[float, float]:
     return float(unit), float((low + high) / 2)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Eqs. 155 to 157
-
-
 def win_probability(advantage: float, d: int) -> float:
     r"""Eq. 155, :math:`P[Y_l > 0,\ Y_l + \epsilon \ge \max_{l' \ne l} Y_{l'}]` for ``d`` independent :math:`Y \sim U[-1, 1]`,
     at any :math:`\epsilon`.
@@ -109,10 +105,6 @@ def parts(population: Population) -> Parts:
     return Parts(torch.einsum("rc,rckpq->rkpq", population.prior, spread), means)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Theorem 5 and Corollary 3: two classes, one filter a field
-
-
 @dataclass(frozen=True)
 class Modulation:
     r"""Theorem 5's quantities, ``(R, K)`` but for :math:`\lambda` and ``Z``, ``(R,)``, and the vectors
@@ -136,33 +128,26 @@ def modulation(found: Parts, prior: Tensor, weights: Tensor) -> Modulation:
     r"""From the parts ``found`` of a population with two classes and filters ``(R, K, d)``.
 
     The largest eigenvalue solves :math:`1 + p_0 p_1 \sum_k b_k^2/(d_k - \lambda) = 0`, and above :math:`\max_k d_k` the left
-    side grows in :math:`\lambda`; a bisection finds it.  There are two classes.
+    side grows in :math:`\lambda`; a bisection finds it, as the distance from there, so that nothing cancels where a :math:`b_k`
+    is small.
     """
     pq = prior.prod(1)[:, None]
     d = torch.einsum("rkp,rkpq,rkq->rk", weights, found.within, weights)
     delta = found.means[:, 1] - found.means[:, 0]
     b = (weights * delta).sum(-1)
-    top = _secular_root(d, pq * b.square())
+    most, weight = d.amax(1, keepdim=True), pq * b.square()
+    below, low, high = most - d, torch.zeros_like(most), weight.sum(1, keepdim=True)
+    for _ in range(120):
+        middle = (low + high) / 2
+        above = (weight / (middle + below)).sum(1, keepdim=True) > 1
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    top = (most + (low + high) / 2)[:, 0]
     apart = top[:, None] - d
     ratio = b / apart
     scale = ratio.square().sum(1, keepdim=True).sqrt()
     terms = b.square() / apart
     factor = pq / (scale.square() * apart) * (terms.sum(1, keepdim=True) - terms)
     return Modulation(d, b, delta, pq, top, ratio / scale, scale, factor)
-
-
-def _secular_root(d: Tensor, weight: Tensor) -> Tensor:
-    r"""Root :math:`\lambda > \max_k d_k` of :math:`\sum_k \text{weight}_k/(\lambda - d_k) = 1`, ``(R,)``, for positive weights.
-
-    Searched as the distance from :math:`\max_k d_k`, so that nothing cancels where a weight is small.
-    """
-    most = d.amax(1, keepdim=True)
-    below, low, high = most - d, torch.zeros_like(most), weight.sum(1, keepdim=True)
-    for _ in range(120):
-        middle = (low + high) / 2
-        above = (weight / (middle + below)).sum(1, keepdim=True) > 1
-        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    return (most + (low + high) / 2)[:, 0]
 
 
 def others_share(d: Tensor, b: Tensor, pq: float) -> Tensor:
@@ -175,8 +160,7 @@ def others_share(d: Tensor, b: Tensor, pq: float) -> Tensor:
     leaves = (d.detach().clone().requires_grad_(), b.detach().clone().requires_grad_())
     top = torch.linalg.eigvalsh(torch.diag(leaves[0]) + pq * torch.outer(leaves[1], leaves[1]))[-1]
     by_d, by_b = torch.autograd.grad(top, leaves)
-    out: Tensor = 1 - pq * b * by_d / (by_b / 2)
-    return out
+    return 1 - pq * b * by_d / (by_b / 2)
 
 
 def balanced(population: Population) -> Population:

@@ -117,7 +117,11 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     eigenvalues differ from ``n_L`` times the table's, at most; table's own, dependent: the least difference from the table's own
     numbers, and of a layer with fewer weights than the connections have columns.
     """
-    distances: list[Loss] = [partial(of_distances, loss=name, **numbers) for name, numbers in _OF_DISTANCES.items()]
+    distances: list[Loss] = [
+        partial(of_distances, loss="simple"),
+        partial(of_distances, loss="soft_triplet", temperature=0.7),
+        partial(of_distances, loss="info_nce", temperature=0.7),
+    ]
     diagonal_free: list[Loss] = [batch.spectral_contrastive, _find_partner]
     cosines = [LOSSES[name] for name in LOSSES if name != "spectral_contrastive"]
     found: dict[str, list[float]] = defaultdict(list)
@@ -129,7 +133,8 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
                 table = -2 * gram_weights(loss, z)
                 found[f"trace, {name}"].append(abs(float(table.trace() / table.norm())))
                 found["smaller end"].append(_smaller_end(table))
-        found["pull alone"].append(_smaller_end(-2 * gram_weights(_alignment, z)))
+        pull = -2 * gram_weights(lambda z: 0.5 * (z[:, 0] - z[:, 1]).square().sum(1).mean(), z)
+        found["pull alone"].append(_smaller_end(pull))
         for loss in (distances[-1], diagonal_free[0], LOSSES["info_nce"]):
             for size, key in (((9, 8, 3), "count"), ((2, 3, 3), "dependent")):
                 net = mlp(size, "leaky_relu", seed=s)
@@ -144,13 +149,6 @@ def sign_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     return {name: max(each) if name in most else min(each) for name, each in found.items()}
 
 
-_OF_DISTANCES: dict[str, dict[str, Any]] = {
-    "simple": {},
-    "soft_triplet": {"temperature": 0.7},
-    "info_nce": {"temperature": 0.7},
-}
-
-
 def of_distances(z: Tensor, *, loss: str, normalize: bool = False, **numbers: Any) -> Tensor:
     """A loss of half squared distances between outputs ``(N, 2, d)``; negatives are all views of other images."""
     first, second = z.unbind(-2)
@@ -162,11 +160,6 @@ def _find_partner(z: Tensor) -> Tensor:
     rows = z.flatten(0, 1)
     own = torch.eye(len(rows), dtype=torch.bool)
     return torch.nn.functional.cross_entropy((rows @ rows.T).masked_fill(own, -torch.inf), torch.arange(len(rows)) ^ 1)
-
-
-def _alignment(z: Tensor) -> Tensor:
-    """The mean half squared distance of two views of one sample: a loss that pulls and never pushes."""
-    return 0.5 * (z[:, 0] - z[:, 1]).square().sum(1).mean()
 
 
 def _smaller_end(matrix: Tensor) -> float:
@@ -193,8 +186,7 @@ def bias_gaps(seed: int) -> Iterator[Comparison]:
     chosen = {name: net.get_parameter(name).detach() for name in ("2.weight", "2.bias", "4.bias")}
 
     def outputs(given: dict[str, Tensor]) -> Tensor:
-        found: Tensor = functional_call(net, given, (x,))
-        return found
+        return functional_call(net, given, (x,))
 
     jacobian = jacrev(outputs)(chosen)
     k = torch.cat([jacobian[name].detach().flatten(2) for name in chosen], dim=2)  # (views, outputs, numbers)
@@ -219,21 +211,15 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     samples, tau = 7, 0.7
     draw = torch.Generator().manual_seed(seed)
     z = torch.randn(samples, 2, 3, generator=draw, dtype=torch.float64)
-    alone = z[:, :1]
-
-    def one_negative(z: Tensor) -> Tensor:
-        r = energies.square_distances(z[:, 0])
-        return -torch.nn.functional.logsigmoid(r / tau).mean()
-
-    def eq_1(z: Tensor) -> Tensor:
-        return energies.loss_value("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
-
+    alone, eq_1 = z[:, :1], {"temperature": tau, "epsilon": 1.0}
     xi = torch.sigmoid(-energies.square_distances(alone[:, 0]) / tau) / tau
     eye = torch.eye(samples, dtype=torch.float64)[:, None]
     papers = 2 * Mixing(weights=xi)(eye)[:, 0]
-    ours = -2 * gram_weights(one_negative, alone)
-    alpha = energies.weights("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
-    whole = -2 * gram_weights(eq_1, z)
+    ours = -2 * gram_weights(
+        lambda z: -torch.nn.functional.logsigmoid(energies.square_distances(z[:, 0]) / tau).mean(), alone
+    )
+    alpha = energies.weights("info_nce", z[:, 0], z[:, 1], **eq_1)
+    whole = -2 * gram_weights(lambda z: energies.loss_value("info_nce", z[:, 0], z[:, 1], **eq_1), z)
     between = whole[::2, ::2] + torch.diag(torch.full((samples,), torch.nan, dtype=torch.float64))
     off = ~torch.eye(samples, dtype=torch.bool)
     return {
@@ -245,8 +231,7 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Losses that look at each coordinate of the outputs by itself: one table of weights for each
+# --- Losses that look at each coordinate of the outputs by itself: one table of weights for each ---------------------
 #
 # Such a loss does not change when the sign of a coordinate is flipped in all views, so that it is a function of the Gram matrices
 # G_d = z_d z_d^T of the single coordinates, (D, 2N, 2N), rows in the order of the flattened views.
@@ -277,8 +262,7 @@ def barlow_twins(grams: Tensor, weight: float) -> Tensor:
     first, second = (1 / (_trace(view) / n + 1e-5) for view in (one, two))
     own = _trace(cross) / n * (first * second).sqrt()
     whole = (torch.tensordot(first, one, 1) * torch.tensordot(second, two, 1)).sum() / n**2
-    loss: Tensor = (1 - own).square().sum() + weight * (whole - own.square().sum())
-    return loss
+    return (1 - own).square().sum() + weight * (whole - own.square().sum())
 
 
 COORDINATE_LOSSES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
@@ -339,8 +323,7 @@ def _trace(blocks: Tensor) -> Tensor:
     return blocks.diagonal(dim1=1, dim2=2).sum(1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Where symmetry is lost: targets that are held constant; and where there are two networks
+# --- Where symmetry is lost: targets that are held constant; and where there are two networks ------------------------
 
 
 def cross_entropy(anchors: Tensor, keys: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
-from torch import Tensor
 
 from sslbook.losses import batch
 from sslbook.operator.view_weights import Loss, gram_weights
@@ -33,10 +32,9 @@ GALLERY: dict[str, tuple[Loss, float]] = {
 """Losses by name, each with the pull of a partner that would be drawn at full width: the largest that the loss can have."""
 
 
-def table_of(loss: Loss, outputs: Tensor = SQUARE) -> NDArray[np.float64]:
-    r""":math:`-2 \Gamma` of a loss at ``outputs (N, 2, d)``."""
-    found: NDArray[np.float64] = (-2 * gram_weights(loss, outputs)).numpy()
-    return found
+def table_of(loss: Loss) -> NDArray[np.float64]:
+    r""":math:`-2 \Gamma` of a loss at the views of the world."""
+    return (-2 * gram_weights(loss, SQUARE)).numpy()
 
 
 def springs(ax: Axes, table: NDArray[np.float64], full: float, *, reach: float = 1.5, width: float = 7.0) -> None:
@@ -55,6 +53,5 @@ def springs(ax: Axes, table: NDArray[np.float64], full: float, *, reach: float =
 def bare(ax: Axes, title: str = "") -> None:
     """Take the axes of a small panel away and write its title above it."""
     ax.set(xticks=(), yticks=())
-    for side in ax.spines.values():
-        side.set_visible(False)
+    ax.spines[:].set_visible(False)
     ax.set_title(title, fontsize=11.5, fontweight="normal", loc="center")

@@ -11,6 +11,7 @@ The record ``operators-today-ingredients``: what each ingredient of a theory is 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -76,9 +77,6 @@ def cosine(a: Tensor, b: Tensor) -> float:
     """Of two weights, or steps, of one shape."""
     return float((a * b).sum() / (a.norm() * b.norm()))
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The price of each ingredient
 
 LADDER = (
     "second moment",
@@ -171,9 +169,6 @@ def ladder(
     return dict(zip(listed, map(list, steps), strict=True))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The records
-
 IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
 LAYERS = ("0.conv1", "0.layer2.0.conv2", "0.layer4.1.conv2", "1.linears.1")
 
@@ -196,7 +191,13 @@ def cifar10_values(seeds: tuple[int, ...]) -> dict[str, Any]:
             for key, errors in backward_errors(model, _batch(data, seed, 0)).items():
                 found[key].append(errors)
             found["held"].append(held(model, _batch(data, seed, 0)))
-            found["cosines"].append({name: _cosines(model, name, data, seed) for name in LAYERS})
+            of_layers: dict[str, dict[str, list[float]]] = {layer: {} for layer in LAYERS}
+            for layer, number in itertools.product(LAYERS, range(BATCHES)):
+                predicted = steps_of(model, layer, _batch(data, seed, number), TAU)
+                truth = predicted.pop("autograd")
+                for name, step in predicted.items():
+                    of_layers[layer].setdefault(name, []).append(cosine(step, truth))
+            found["cosines"].append(of_layers)
     return found
 
 
@@ -257,16 +258,6 @@ def _train(model: nn.Module, data: Dataset, steps: int, seed: int) -> None:
             for views in batches:
                 model(views.flatten(0, 1))
     model.eval()
-
-
-def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for number in range(BATCHES):
-        steps = steps_of(model, layer, _batch(data, seed, number), TAU)
-        truth = steps.pop("autograd")
-        for name, step in steps.items():
-            found.setdefault(name, []).append(cosine(step, truth))
-    return found
 
 
 PRICED, PRICED_STEPS, PRICED_LAYERS = 16, 100, ("0", "2")

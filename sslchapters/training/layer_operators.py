@@ -27,7 +27,7 @@ from sslbook.inspect.command import open_run
 from sslbook.inspect.measure import Seen, inspect_network, look, settle
 from sslbook.inspect.report import KINDS
 from sslbook.networks.siamese import build, initialize
-from sslbook.operator.layer import OpenedLayer, layers_of, open_layer, unvec, vec
+from sslbook.operator.layer import layers_of, open_layer, unvec, vec
 from sslbook.training.augment import PIPELINES, apply, random_view
 from sslbook.training.evaluate import report
 from sslbook.training.run.distributed import join
@@ -50,8 +50,7 @@ LAYERS = ("0.conv1", *(f"0.layer{block}" for block in BLOCKS), "1.linears.0", "1
 """Of each stage of the encoder the first and the last, and what stands above."""
 SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears.1")
 """Layers whose leading modes are looked for."""
-UNSEEN = ("evaluate=0", "shuffle=true", "drop_last=true")
-SMALLER = ("subset=20000", "networks.width=8", "epochs=5", "probes=5", *UNSEEN)
+SMALLER = ("subset=20000", "networks.width=8", "epochs=5", "probes=5", "evaluate=0", "shuffle=true", "drop_last=true")
 """Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
 FULL = ("epochs=100", "probes=100")
 """The first column of Table 2 of [tian2020]."""
@@ -119,14 +118,17 @@ def look_at(
         signs = torch.randint(0, 2, (len(asked), probes), generator=draw).to(asked) * 2 - 1
         directions = torch.cat([asked, signs], dim=1)
         scene = open_layer(net, name, views.flatten(0, 1))
-        through = _fields(scene, directions, len(views))
+        # what the outputs do along each direction, as a `Seen` through directions that need not be orthonormal
+        rows = [scene.jvp(unvec(column, scene.weight.shape)) for column in directions.T]
+        fields = torch.stack(rows, dim=-1).double().unflatten(0, (len(views), -1))
+        through = Seen(scene, _pair(fields), directions.double(), fields)
         lengths = asked.double().square().sum(0)
         squares = _squares(through)
         found["sizes"].append(len(asked))
         found["seen"].append([rounded(row, digits=5) for row in squares[:, :2] / lengths])
-        for count, rows in found["fewer"].items():
+        for count, asked_again in found["fewer"].items():
             few = replace(through, population=(len(views), int(count)), fields=through.fields[:, : int(count), :, :2])
-            rows.append([rounded(row, digits=5) for row in _squares(few) / lengths])
+            asked_again.append([rounded(row, digits=5) for row in _squares(few) / lengths])
         found["mean"].append(rounded(squares[:, 2:].mean(1) / len(asked), digits=5))
         if name in shared:
             modes = look(scene, _pair(views), LEADING)
@@ -135,13 +137,6 @@ def look_at(
     spread = Seen(scene, _pair(views), views.new_zeros(0, 1), unit[..., None])
     found["outputs"] = rounded(torch.stack([spread.matrices(kind)[0, 0] for kind in KINDS]), digits=5)
     return found
-
-
-def _fields(scene: OpenedLayer, directions: Tensor, images: int) -> Seen:
-    """What the outputs do along each direction, as a :class:`Seen` through directions that need not be orthonormal."""
-    rows = [scene.jvp(unvec(column, scene.weight.shape)) for column in directions.T]
-    fields = torch.stack(rows, dim=-1).double().unflatten(0, (images, -1))
-    return Seen(scene, _pair(fields), directions.double(), fields)
 
 
 def _squares(through: Seen) -> Tensor:
@@ -263,7 +258,12 @@ def along(run: Run, draw: int, epochs: Sequence[int], how: How, more: int) -> li
 def _looked(run: Run, draw: int, how: How, epoch: int, views: int, begin: int) -> dict[str, Any]:
     """One look, and what the encoder's representations are worth; BatchNorm that has counted nothing goes by the views."""
     net, before = run.network(epoch), run.network(0)
-    worth = kept(run.folder / f"worth-{epoch}.json", partial(_worth, net, run))
+
+    def made() -> dict[str, float]:  # of what the lower of the two parts of a network gives, on all test images
+        found = report(net.get_submodule("0"), *load_data(run.settings), PIPELINES[run.settings.pipeline], run.device)
+        return {"knn": round(found["knn"], 4), "rank": round(found["rank"], 3)}
+
+    worth = kept(run.folder / f"worth-{epoch}.json", made)
     x = population(run.settings, draw, how.images, views, begin).to(run.device)
     if epoch == 0:
         settle(net, x.flatten(0, 1))
@@ -273,23 +273,15 @@ def _looked(run: Run, draw: int, how: How, epoch: int, views: int, begin: int) -
     return look_at(net, x, first=first, layers=layers, shared=how.shared, fewer=how.fewer) | worth
 
 
-def _worth(net: nn.Module, run: Run) -> dict[str, float]:
-    """k-NN accuracy on all test images and effective rank, of what the lower of the two parts of a network gives."""
-    found = report(net.get_submodule("0"), *load_data(run.settings), PIPELINES[run.settings.pipeline], run.device)
-    return {"knn": round(found["knn"], 4), "rank": round(found["rank"], 3)}
+def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
+    """Looks at the networks of ``training-hundred``, made first, at the same commit; with labels after 20 epochs.
 
-
-def _short(seeds: Sequence[int]) -> dict[str, Any]:
-    return run_values(seeds, RUNS, SMALLER, (0, 5), SHORT, root=parts_folder())
-
-
-def _full(seeds: Sequence[int]) -> dict[str, Any]:
-    """The same for a run of Table 2 at full width, on a GPU where there is one; a seed draws test images."""
-    return run_values(seeds, tuple(RELEASED), FULL, (0, 100), DRAWN, device=str(join(None)), root=parts_folder())
-
-
-def _inspected(root: Path) -> dict[str, Any]:
-    """What ``sslbook inspect RUN cifar10 --views 16`` prints of layers of ``training-hundred``'s InfoNCE, and how they stand."""
+    There is one network of each kind, and a seed draws test images. ``inspected``: what ``sslbook inspect RUN cifar10 --views 16``
+    prints of layers of InfoNCE's, and how they stand.
+    """
+    root = parts_folder()
+    found = run_values(seeds, tuple(HUNDRED), WORKING, (0, 100), DRAWN, root=root)
+    told = run_values(seeds, (SUPERVISED,), WHOLE, (0, 20), DRAWN, root=root)
     run = Run(RUNS[0], 1, WORKING, "cpu", root)
 
     def made() -> dict[str, Any]:
@@ -300,24 +292,21 @@ def _inspected(root: Path) -> dict[str, Any]:
         ahead = [layer.name for layer in clear if layer.ahead("low", "high")]
         return {"lines": told.table().splitlines(), "clear": [layer.name for layer in clear], "ahead": ahead}
 
-    return kept(run.folder / "inspected.json", made)
-
-
-def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
-    """The same for the networks of ``training-hundred``, made first, at the same commit; with labels after 20 epochs.
-
-    There is one network of each kind, and a seed draws test images.
-    """
-    root = parts_folder()
-    found = run_values(seeds, tuple(HUNDRED), WORKING, (0, 100), DRAWN, root=root)
-    told = run_values(seeds, (SUPERVISED,), WHOLE, (0, 20), DRAWN, root=root)
-    return {**found, "runs": found["runs"] | told["runs"], "inspected": _inspected(root)}
+    inspected = kept(run.folder / "inspected.json", made)
+    return {**found, "runs": found["runs"] | told["runs"], "inspected": inspected}
 
 
 DRAWS = (1, 2, 3, 4, 5)
 """Of test images."""
 STUDIES = {
-    "training-operator": Study(_short, (1, 2, 3, 4)),
-    "training-operator-full": Study(_full, DRAWS),
+    "training-operator": Study(
+        lambda seeds: run_values(seeds, RUNS, SMALLER, (0, 5), SHORT, root=parts_folder()), (1, 2, 3, 4)
+    ),
+    "training-operator-full": Study(  # a run of Table 2 at full width, on a GPU where there is one
+        lambda seeds: run_values(
+            seeds, tuple(RELEASED), FULL, (0, 100), DRAWN, device=str(join(None)), root=parts_folder()
+        ),
+        DRAWS,
+    ),
     "training-opened": Study(_hundred, DRAWS),
 }

@@ -77,9 +77,18 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
 
     A stop is a checkpoint, and what follows a resumed run: the weights are those of a run that was never stopped.
     """
-    looks = tuple(range(0, epochs + 1, every))
-    # One epoch more than is made, or the linear protocol would run at the end.
-    found = [_looks(settings_of(name, seed, epochs + 1), looks) for seed in seeds]
+    looks, found = tuple(range(0, epochs + 1, every)), []
+    for seed in seeds:
+        # One epoch more than is made, or the linear protocol would run at the end.
+        settings = settings_of(name, seed, epochs + 1)
+        data = datasets.load_dataset(settings.dataset, "train"), datasets.load_dataset(settings.dataset, "test")
+        steps = Batches(settings, len(data[0])).per_epoch
+        seen = [look(build(settings.networks, settings.seed), settings, *data, loss=float("nan"))]
+        with tempfile.TemporaryDirectory() as folder:
+            for epoch in looks[1:]:
+                stopped = train(settings, Path(folder), stop_after=epoch * steps, data=data, device="cpu", quiet=True)
+                seen.append(look(stopped.model, settings, *data, loss=stopped.rows[-1]["loss"]))
+        found.append(seen)
     return Course(
         looks,
         *(torch.tensor([[seen[k] for seen in of_seed] for of_seed in found], dtype=torch.float64).T for k in range(3)),
@@ -88,25 +97,10 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
 
 
 def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
-    """The record ``training-digits``: the page's run of SimCLR, eight epochs, for more seeds than a page has time for.
-
-    loss, knn, likeness: ``[seed][look]``, as :class:`Course` has them; the loss from the first epoch on.
-    """
+    """The record ``training-digits``: the page's run of SimCLR for more seeds; the loss from the first epoch on."""
     found = course("SimCLR", seeds, epochs=8, every=2)
     values = {name: getattr(found, name).T.tolist() for name in ("loss", "knn", "likeness")}
     return {"epochs": list(found.epochs), **values, "loss": [row[1:] for row in values["loss"]]}
-
-
-def _looks(settings: Settings, at: Sequence[int]) -> list[tuple[Any, ...]]:
-    """One run, looked at after so many epochs, the first before training."""
-    data = datasets.load_dataset(settings.dataset, "train"), datasets.load_dataset(settings.dataset, "test")
-    found = [look(build(settings.networks, settings.seed), settings, *data, loss=float("nan"))]
-    steps = Batches(settings, len(data[0])).per_epoch
-    with tempfile.TemporaryDirectory() as folder:
-        for epoch in at[1:]:
-            stopped = train(settings, Path(folder), stop_after=epoch * steps, data=data, device="cpu", quiet=True)
-            found.append(look(stopped.model, settings, *data, loss=stopped.rows[-1]["loss"]))
-    return found
 
 
 @torch.no_grad()
@@ -166,22 +160,17 @@ def gradient(seed: int, broken: str = "") -> Tensor:
     views = torch.randn(2, BATCH, 3, 16, 16, generator=draw, dtype=torch.float64)[:, distributed.own_rows(BATCH)]
     outputs = model(views[0], views[1])
     if broken == "gather without gradient":
-        loss = _one_sided(outputs.z1, outputs.z2)
+        whole = []
+        for z in (outputs.z1, outputs.z2):  # the other process's rows come as constants
+            everything = distributed.gather(z.detach())
+            rows = distributed.own_rows(len(everything))
+            whole.append(torch.cat([everything[: rows.start], z, everything[rows.stop :]]))
+        loss = pairs.contrastive(whole[0], whole[1], "info_nce", temperature=0.5)
     else:
         loss = objectives.objective("info_nce")(distributed.gather_outputs(outputs))
     loss.backward()
     distributed.average_gradients(model.learning())
     return torch.cat([weights.grad.flatten() for weights in model.learning() if weights.grad is not None])
-
-
-def _one_sided(z1: Tensor, z2: Tensor) -> Tensor:
-    """The mistake: the other process's rows come as constants."""
-    whole = []
-    for z in (z1, z2):
-        everything = distributed.gather(z.detach())
-        rows = distributed.own_rows(len(everything))
-        whole.append(torch.cat([everything[: rows.start], z, everything[rows.stop :]]))
-    return pairs.contrastive(whole[0], whole[1], "info_nce", temperature=0.5)
 
 
 def by_processes(seed: int) -> dict[str, Tensor]:
@@ -192,8 +181,7 @@ def by_processes(seed: int) -> dict[str, Tensor]:
         port = probe.getsockname()[1]
         probe.close()
         spawn(_worker, (processes, port, folder, seed), nprocs=processes)
-        found: dict[str, Tensor] = torch.load(Path(folder) / "found.pt", weights_only=True)
-    return found
+        return torch.load(Path(folder) / "found.pt", weights_only=True)
 
 
 def _worker(rank: int, world: int, port: int, folder: str, seed: int) -> None:
@@ -210,8 +198,7 @@ def _worker(rank: int, world: int, port: int, folder: str, seed: int) -> None:
 STUDIES = {"training-digits": Study(_simclr_values, tuple(range(8)))}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Views of photographs
+# --- Views of photographs --------------------------------------------------------------------------------------------
 
 
 class Choice(NamedTuple):
@@ -225,31 +212,25 @@ class Choice(NamedTuple):
 
 
 def pillow_view(image: Image.Image, choice: Choice, size: int) -> Image.Image:
-    """One view of one image, by Pillow's own operations on bytes."""
-    from PIL import Image
+    """One view of one image, by Pillow's own operations on bytes; hue by adding to the byte of it, as torchvision does."""
+    from PIL import Image, ImageEnhance
 
     top, left, height, width = choice.box
     view = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
     if choice.mirror:
         view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     for kind in choice.order:
-        view = pillow_jitter(view, kind, choice.factors[kind])
+        if kind < 3:
+            enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[kind]
+            view = enhance(view).enhance(choice.factors[kind])
+        else:
+            hue, saturation, value = view.convert("HSV").split()
+            turned = np.asarray(hue) + np.uint8(int(choice.factors[kind] * 255) % 256)
+            view = Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
     if choice.grey:
         grey = view.convert("L")
         view = Image.merge("RGB", (grey, grey, grey))
     return view
-
-
-def pillow_jitter(image: Image.Image, kind: int, factor: float) -> Image.Image:
-    """Brightness, contrast or saturation by ImageEnhance; hue by adding to the byte of it, as torchvision does."""
-    from PIL import Image, ImageEnhance
-
-    if kind < 3:
-        enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[kind]
-        return enhance(image).enhance(factor)
-    hue, saturation, value = image.convert("HSV").split()
-    turned = np.asarray(hue) + np.uint8(int(factor * 255) % 256)
-    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
 
 
 # -- a batch beside it --------------------------------------------------------------------------------------------------
@@ -298,20 +279,6 @@ def pillow_views(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).float()
 
 
-def _grid_sampled(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
-    """The usual shortcut for a crop, levels ``(B, 3, size, size)``: the whole image, sampled at the box's points.
-
-    At the border of the box it takes in pixels from outside, and where it shrinks it leaves pixels out.
-    """
-    height, width = pixels.shape[2:]
-    box = _boxes_of(numbers, pipeline, height, width)
-    across = torch.stack([box.width / width, 0 * box.width, (2 * box.left + box.width) / width - 1], 1)
-    down = torch.stack([0 * box.height, box.height / height, (2 * box.top + box.height) / height - 1], 1)
-    size = [len(pixels), 3, pipeline.size, pipeline.size]
-    grid = F.affine_grid(torch.stack([across, down], 1), size, align_corners=False)
-    return F.grid_sample(pixels.float(), grid.float(), mode="bilinear", padding_mode="border", align_corners=False)
-
-
 def gaps(pipeline: Pipeline, count: int, seed: int) -> dict[str, float]:
     """How far views of so many photographs lie from Pillow's, in levels of 255, by what is compared.
 
@@ -324,13 +291,21 @@ def gaps(pipeline: Pipeline, count: int, seed: int) -> dict[str, float]:
     one_order = numbers.clone()
     one_order[:, augment.JITTER.start + 1] = numbers[0, augment.JITTER.start + 1]
     cut, view, unturned = (pillow_views(pixels, part, numbers) for part in (crop, pipeline, steady))
+    # the usual shortcut for a crop: the whole image, sampled at the box's points; at the border of the box it takes in pixels
+    # from outside, and where it shrinks it leaves pixels out
+    height, width = pixels.shape[2:]
+    box = _boxes_of(numbers, crop, height, width)
+    across = torch.stack([box.width / width, 0 * box.width, (2 * box.left + box.width) / width - 1], 1)
+    down = torch.stack([0 * box.height, box.height / height, (2 * box.top + box.height) / height - 1], 1)
+    grid = F.affine_grid(torch.stack([across, down], 1), [count, 3, crop.size, crop.size], align_corners=False)
+    sampled = F.grid_sample(pixels.float(), grid.float(), mode="bilinear", padding_mode="border", align_corners=False)
 
     def apart(part: Pipeline, theirs: Tensor, draws: Tensor) -> Tensor:
         return (255 * augment.apply(pixels, part, draws) - theirs).abs()
 
     return {
         "crop": float(apart(crop, cut, numbers).amax()),
-        "grid": float((_grid_sampled(pixels, crop, numbers) - cut).abs().amax()),
+        "grid": float((sampled - cut).abs().amax()),
         "view": float(apart(pipeline, view, numbers).mean((1, 2, 3)).amax()),
         "one hue": float(apart(steady, unturned, numbers).mean((1, 2, 3)).amax()),
         "one order": float(apart(pipeline, view, one_order).mean((1, 2, 3)).amax()),

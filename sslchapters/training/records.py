@@ -22,8 +22,7 @@ from torch.nn import functional as F
 from sslbook._machine import cores
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
-from sslbook.networks.siamese import Siamese
-from sslbook.training.augment import PIPELINES, Pipeline
+from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import embed, mean_cosine, nearest, report
 from sslbook.training.presets.papers import presets, with_changes
 from sslbook.training.run.settings import Settings
@@ -249,7 +248,8 @@ def _made(run: Run, pictured: bool) -> dict[str, Any]:
     result = run.trained(few)
     pipeline = PIPELINES[settings.pipeline]
     last = report(result.model.encoder, known, asked, pipeline, run.device, linear=True, seed=run.seed)
-    ends = unit_embeddings(result.model, few, pipeline, run.device)
+    model = result.model.eval()
+    ends = F.normalize(embed(lambda x: model.projector(model.encoder(x)), few, pipeline, run.device), dim=1).double()
     values: dict[str, Any] = {m: rounded([row.get(m) for row in result.rows], 4) for m in CURVES}
     values["epochs"] = [row["epoch"] for row in result.rows]
     values["last"] = {
@@ -263,12 +263,6 @@ def _made(run: Run, pictured: bool) -> dict[str, Any]:
     if pictured:
         values["pictures"] = pictures(result, known, asked, run.device)
     return values
-
-
-def unit_embeddings(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> Tensor:
-    """What the projector gives for each image, in evaluation mode, normalised: ``(N, d)``, float64."""
-    model.eval()
-    return F.normalize(embed(lambda x: model.projector(model.encoder(x)), images, pipeline, device), dim=1).double()
 
 
 def spectrum(embeddings: Tensor) -> list[float]:
@@ -320,10 +314,9 @@ def span(values: Mapping[str, Any], name: str) -> np.ndarray:
 
 
 def _study(names: Iterable[str], seeds: Iterable[int], changes: Sequence[str] = HALF) -> Study:
-    def values(seeds: Sequence[int]) -> dict[str, Any]:
-        return run_values(seeds, names=tuple(names), changes=changes, root=parts_folder())
-
-    return Study(values, tuple(seeds))
+    return Study(
+        lambda seeds: run_values(seeds, names=tuple(names), changes=changes, root=parts_folder()), tuple(seeds)
+    )
 
 
 STUDIES = {  # with what they take on two cores

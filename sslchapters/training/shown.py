@@ -7,11 +7,9 @@ from typing import Any
 
 from IPython.display import HTML
 
+from sslchapters.plots import WIDTH as WIDTH
 from sslchapters.tables import as_html
 from sslchapters.training.records import COURSES, last, span
-
-WIDTH = 5.8
-"""Of a figure of the book, in inches."""
 
 
 def table(caption: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]]) -> HTML:

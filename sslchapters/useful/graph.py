@@ -83,17 +83,13 @@ def _probe(shares: Tensor, functions: Tensor, labels: Tensor, weights: Tensor, s
     target = target - weights @ target
     energy = (functions.T @ (weights[:, None] * target)).square().sum(1) / (weights @ target.square()).sum()
     energy = torch.where(shares > TIED, energy, 0.0)
-    for first, last in _ties(shares):
+    ends = [0, *((shares[:-1] - shares[1:] > TIED).nonzero()[:, 0] + 1).tolist(), len(shares)]
+    for first, last in itertools.pairwise(ends):
         energy[first:last] = energy[first:last].mean()
     share = float(shares @ energy)
     left = 1 - torch.cat([torch.zeros(1, dtype=torch.float64), (seen * energy).cumsum(0)])
     next_share = torch.cat([shares, torch.zeros(1, dtype=torch.float64)])
     return Probe(share, left, torch.where(next_share < 1 - TIED, (1 - share) / (1 - next_share), torch.inf))
-
-
-def _ties(shares: Tensor) -> list[tuple[int, int]]:
-    ends = [0, *((shares[:-1] - shares[1:] > TIED).nonzero()[:, 0] + 1).tolist(), len(shares)]
-    return list(itertools.pairwise(ends))
 
 
 def error_rate(table: Tensor, features: Tensor, labels: Tensor) -> float:

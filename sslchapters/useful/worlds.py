@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -62,16 +63,13 @@ def listed(shown: Tensor, labels: Tensor) -> World:
 
 def leaves(tree: LatentTree) -> Tensor:
     """The probabilities of all patterns of a tree's leaves, given its root, ``(values, patterns)``, of its first replica."""
+
+    def together(one: Tensor, other: Tensor) -> Tensor:
+        return torch.einsum("zp,zq->zpq", one, other).flatten(1)
+
     below = [torch.eye(tree.values[-1], dtype=torch.float64)] * tree.nodes[-1]
     for tables, above in zip(reversed(tree.tables), reversed(tree.nodes[:-1])):
         given = [step @ patterns for step, patterns in zip(tables[0], below)]
         each = len(given) // above
-        below = [_product(given[node * each : (node + 1) * each]) for node in range(above)]
+        below = [reduce(together, given[node * each : (node + 1) * each]) for node in range(above)]
     return below[0]
-
-
-def _product(parts: list[Tensor]) -> Tensor:
-    product = parts[0]
-    for part in parts[1:]:
-        product = torch.einsum("zp,zq->zpq", product, part).flatten(1)
-    return product
