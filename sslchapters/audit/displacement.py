@@ -92,7 +92,7 @@ def _resnet(images: str, seed: int) -> tuple[Photographs, nn.Sequential]:
 
 SMALL = Design(_world, 16, ("0", "2"), (0, 100, 300, 1000), (0, 100, 300, 1000), 16, 64)
 STAGES = tuple(f"0.layer{stage}.{block}.conv2" for stage, block in ((1, 0), (2, 0), (3, 0), (4, 1)))
-RESNET = Design(_resnet, 128, ("0.conv1", *STAGES, "1.linears.1"), (0, 200, 800), (800,), 8, 24, 0.1)
+RESNET = Design(_resnet, 128, ("0.conv1", *STAGES, "1.linears.1"), (0, 150, 500), (500,), 8, 16, 0.1)
 
 
 def _train(
