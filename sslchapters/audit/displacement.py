@@ -52,6 +52,9 @@ class Photographs:
         return views, plain(pixels, how), self.data.labels[rows]
 
 
+Population = Scene | Photographs
+
+
 @dataclass(frozen=True)
 class Design:
     """The weights of ``layers`` after ``moments`` steps (``labels``: with labels), and what is measured there.
@@ -60,7 +63,7 @@ class Design:
     theory is averaged over.  rate: of SGD; None is the temperature, since the gradient grows as one over it, or 0.1 with labels.
     """
 
-    world: Callable[[str, int], tuple[Scene | Photographs, nn.Sequential]]
+    world: Callable[[str, int], tuple[Population, nn.Sequential]]
     outputs: int
     layers: tuple[str, ...]
     moments: tuple[int, ...]
@@ -96,13 +99,7 @@ RESNET = Design(_resnet, 128, ("0.conv1", *STAGES, "1.linears.1"), (0, 150, 500)
 
 
 def _train(
-    net: nn.Module,
-    head: nn.Module,
-    scene: Scene | Photographs,
-    tau: float,
-    rate: float,
-    steps: int,
-    draw: torch.Generator,
+    net: nn.Module, head: nn.Module, scene: Population, tau: float, rate: float, steps: int, draw: torch.Generator
 ) -> None:
     optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=rate)
     for _ in range(steps):
@@ -117,7 +114,7 @@ def _train(
         optimizer.step()
 
 
-def _held(net: nn.Module, scene: Scene | Photographs, seed: int) -> nn.Module:
+def _held(net: nn.Module, scene: Population, seed: int) -> nn.Module:
     """A copy whose BatchNorm holds its statistics, once twenty batches more have passed without a step."""
     held, draw = copy.deepcopy(net), torch.Generator().manual_seed(7_000_000 + seed)
     with torch.no_grad():
@@ -136,7 +133,7 @@ def _weights(net: nn.Module, layers: Sequence[str]) -> list[Tensor]:
     return [net.get_parameter(f"{layer}.weight").detach().clone() for layer in layers]
 
 
-def _predicted(design: Design, net: nn.Module, scene: Scene | Photographs, tau: float, seed: int) -> list[Tensor]:
+def _predicted(design: Design, net: nn.Module, scene: Population, tau: float, seed: int) -> list[Tensor]:
     """Of each layer the steps by :data:`THEORIES` on each batch, ``(batches, theories, weights)``."""
     draw, rows = torch.Generator().manual_seed(5_000_000 + seed), []
     image = torch.arange(2 * IMAGES) // 2
@@ -156,7 +153,7 @@ def _predicted(design: Design, net: nn.Module, scene: Scene | Photographs, tau: 
 
 
 def _displaced(
-    design: Design, net: nn.Module, head: nn.Module, scene: Scene | Photographs, tau: float, seed: int
+    design: Design, net: nn.Module, head: nn.Module, scene: Population, tau: float, seed: int
 ) -> list[Tensor]:
     """Of each layer the displacements of all continuations, ``(runs, weights)``."""
     before, found = _weights(net, design.layers), []
@@ -197,10 +194,8 @@ def _known(found: Tensor) -> list[Any]:
 
 def values(name: str, design: Design, cells: Mapping[str, Cell], seeds: tuple[int, ...]) -> dict[str, Any]:
     """A record: by kind of training what :func:`_measured` finds; cosines are signed, and null where a network diverged."""
-    keep, measured = parts_folder() / name, partial(_measured, design)
-    found = sweep(
-        measured, list(cells.values()), seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep, processes=2
-    )
+    measured, every, keep = partial(_measured, design), list(cells.values()), parts_folder() / name
+    found = sweep(measured, every, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep, processes=2)
     return {
         "axes": "cells[cell][measure][seed][moment][layer][theory]",
         "moments": list(design.moments),
