@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -57,7 +57,7 @@ Population = Scene | Photographs
 
 @dataclass(frozen=True)
 class Design:
-    """The weights of ``layers`` after ``moments`` steps (``labels``: with labels), and what is measured there.
+    """The weights of ``layers`` after ``moments`` steps, and what is measured there.
 
     world: images and a network, of a cell's images and a seed.  outputs: of the network.  runs: continuations.  batches: that a
     theory is averaged over.  rate: of SGD; None is the temperature, since the gradient grows as one over it, or 0.1 with labels.
@@ -67,7 +67,6 @@ class Design:
     outputs: int
     layers: tuple[str, ...]
     moments: tuple[int, ...]
-    labels: tuple[int, ...]
     runs: int
     batches: int
     rate: float | None = None
@@ -93,9 +92,9 @@ def _resnet(images: str, seed: int) -> tuple[Photographs, nn.Sequential]:
     return Photographs(load_dataset("cifar10", "train")), model
 
 
-SMALL = Design(_world, 16, ("0", "2"), (0, 100, 300, 1000), (0, 100, 300, 1000), 16, 64)
+SMALL = Design(_world, 16, ("0", "2"), (0, 100, 300, 1000), 16, 64)
 STAGES = tuple(f"0.layer{stage}.{block}.conv2" for stage, block in ((1, 0), (2, 0), (3, 0), (4, 1)))
-RESNET = Design(_resnet, 128, ("0.conv1", *STAGES, "1.linears.1"), (0, 150, 500), (500,), 8, 16, 0.1)
+RESNET = Design(_resnet, 128, ("0.conv1", *STAGES, "1.linears.1"), (0, 150, 500), 8, 16, 0.1)
 
 
 def _train(
@@ -172,8 +171,7 @@ def _measured(design: Design, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Te
         scene, net = design.world(images, seed)
         torch.manual_seed(seed)
         head, draw, rows = nn.Linear(design.outputs, 10), torch.Generator().manual_seed(seed), []
-        moments = design.moments if tau else design.labels
-        for start, moment in zip((0, *moments), moments, strict=False):
+        for start, moment in zip((0, *design.moments), design.moments, strict=False):
             _train(net, head, scene, tau, design.rate or tau or 0.1, moment - start, draw)
             held = _held(net, scene, seed)
             moved = _displaced(design, held, head, scene, tau, seed)
@@ -181,7 +179,7 @@ def _measured(design: Design, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Te
                 cosines = nn.functional.cosine_similarity(step.mean(0), d.mean(0), dim=-1)
                 rows.append((cosines, of_halves(d), of_halves(step)))
         for name, values in zip(found, zip(*rows, strict=True), strict=True):
-            found[name].append(torch.stack(values).unflatten(0, (len(moments), len(design.layers))))
+            found[name].append(torch.stack(values).unflatten(0, (len(design.moments), len(design.layers))))
     return {name: torch.stack(values) for name, values in found.items()}
 
 
@@ -192,24 +190,28 @@ def _known(found: Tensor) -> list[Any]:
     return list(known.tolist())
 
 
-def values(name: str, design: Design, cells: Mapping[str, Cell], seeds: tuple[int, ...]) -> dict[str, Any]:
+def values(name: str, cells: Mapping[str, tuple[Cell, Design]], seeds: tuple[int, ...]) -> dict[str, Any]:
     """A record: by kind of training what :func:`_measured` finds; cosines are signed, and null where a network diverged."""
-    measured, every, keep = partial(_measured, design), list(cells.values()), parts_folder() / name
-    found = sweep(measured, every, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep, processes=2)
+    how, found = {"alike": lambda cell: cell, "most": lambda cell: 1}, {}
+    for label, (cell, design) in cells.items():
+        keep = parts_folder() / name / label
+        found[label] = sweep(partial(_measured, design), [cell], seeds, **how, keep=keep, processes=2)[cell]
+    settings = {label: {k: v for k, v in vars(design).items() if k != "world"} for label, (_, design) in cells.items()}
     return {
         "axes": "cells[cell][measure][seed][moment][layer][theory]",
-        "moments": list(design.moments),
-        "moments with labels": list(design.labels),
-        "layers": list(design.layers),
-        "continuations": design.runs,
-        "batches": design.batches,
+        "moments": list(next(iter(settings.values()))["moments"]),  # of the first cell
+        "settings": settings,
         "theories": list(THEORIES),
-        "cells": {label: {kind: _known(each) for kind, each in found[cell].items()} for label, cell in cells.items()},
+        "cells": {label: {kind: _known(each) for kind, each in of.items()} for label, of in found.items()},
     }
 
 
-PAIR: dict[str, Cell] = {"SimCLR 0.5": ("photographs", 0.5), "labels": ("photographs", 0.0)}
+LABELS = replace(RESNET, moments=RESNET.moments[1:2], runs=4)
+PAIR = {"SimCLR 0.5": (("photographs", 0.5), RESNET), "labels": (("photographs", 0.0), LABELS)}
 STUDIES = {
-    "operators-displacement": Study(partial(values, "operators-displacement", SMALL, CELLS), tuple(range(8))),
-    "operators-displacement-resnet": Study(partial(values, "operators-displacement-resnet", RESNET, PAIR), (0, 1, 2)),
+    name: Study(partial(values, name, cells), tuple(range(seeds)))
+    for name, cells, seeds in (
+        ("operators-displacement", {label: (cell, SMALL) for label, cell in CELLS.items()}, 8),
+        ("operators-displacement-resnet", PAIR, 3),
+    )
 }
