@@ -1,20 +1,24 @@
 """Which operator points along training: each theory of a step against the displacement of fifty real steps, on the average.
 
-The record ``operators-displacement``; what was predicted, and what would refute it: data/predictions/displacement.md.
+The records ``operators-displacement``, of small networks, and ``operators-displacement-resnet``, of a ResNet-18 whose BatchNorm
+holds its statistics; what was predicted, and what would refute it: data/predictions/displacement.md.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sslbook.images.datasets import load_dataset
+from sslbook.images.datasets import Dataset, load_dataset
 from sslbook.losses import batch
+from sslbook.networks.siamese import Networks, build
 from sslbook.training.augment import PIPELINES, plain, random_view
 from sslchapters.enumerated import Scene, digits_scene, scene_network
 from sslchapters.instances import convnet
@@ -22,12 +26,9 @@ from sslchapters.operators_today.runs import BESIDE, LADDER, ladder, of_halves
 from sslchapters.records import parts_folder
 from sslchapters.sweep import Study, sweep
 
-MOMENTS, RUNS, AHEAD, BATCHES, IMAGES = (0, 100, 300, 1000), 16, 50, 64, 64
-"""Checkpoints; from each so many continuations of so many steps; batches that a theory is averaged over; images of a batch."""
-LAYERS = ("0", "2")
+AHEAD, IMAGES = 50, 64
+"""Steps of a continuation; images of a batch."""
 THEORIES = (*LADDER, BESIDE[0], "within images", "between classes")
-
-
 Cell = tuple[str, float]
 """Digits or photographs, by SimCLR of a temperature or, at 0, by labels."""
 CELLS: dict[str, Cell] = {
@@ -35,6 +36,40 @@ CELLS: dict[str, Cell] = {
     for images in ("digits", "photographs")
     for name, tau in (("SimCLR 0.5", 0.5), ("SimCLR 0.1", 0.1), ("labels", 0.0))
 }
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """CIFAR-10, with two fresh random views of each image."""
+
+    data: Dataset
+
+    def labelled_batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """As that of a scene."""
+        rows = torch.randperm(len(self.data), generator=draw)[:size]
+        pixels, how, seed = self.data.pixels[rows], PIPELINES["cifar10"], int(torch.randint(2**31, (), generator=draw))
+        views = torch.stack([random_view(pixels, how, seed=seed, view=view) for view in (0, 1)], 1)
+        return views, plain(pixels, how), self.data.labels[rows]
+
+
+Population = Scene | Photographs
+
+
+@dataclass(frozen=True)
+class Design:
+    """The weights of ``layers`` after ``moments`` steps, and what is measured there.
+
+    world: images and a network, of a cell's images and a seed.  outputs: of the network.  runs: continuations.  batches: that a
+    theory is averaged over.  rate: of SGD; None is the temperature, since the gradient grows as one over it, or 0.1 with labels.
+    """
+
+    world: Callable[[str, int], tuple[Population, nn.Sequential]]
+    outputs: int
+    layers: tuple[str, ...]
+    moments: tuple[int, ...]
+    runs: int
+    batches: int
+    rate: float | None = None
 
 
 def _world(images: str, seed: int) -> tuple[Scene, nn.Sequential]:
@@ -50,9 +85,22 @@ def _world(images: str, seed: int) -> tuple[Scene, nn.Sequential]:
     return Scene(views, plain(pixels, how), data.labels[some]), convnet((3, 8, 16), 32, 16, seed=seed).float()
 
 
-def _train(net: nn.Module, head: nn.Module, scene: Scene, tau: float, steps: int, draw: torch.Generator) -> None:
-    """By plain SGD, at the temperature as the rate, since the gradient grows as one over it; by labels at 0.1."""
-    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=tau or 0.1)
+def _resnet(images: str, seed: int) -> tuple[Photographs, nn.Sequential]:
+    """All photographs, and an untrained ResNet-18 with its projector."""
+    net = build(Networks(width=16), seed)
+    model = nn.Sequential(net.encoder, net.projector).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Photographs(load_dataset("cifar10", "train")), model
+
+
+SMALL = Design(_world, 16, ("0", "2"), (0, 100, 300, 1000), 16, 64)
+STAGES = tuple(f"0.layer{stage}.{block}.conv2" for stage, block in ((1, 0), (2, 0), (3, 0), (4, 1)))
+RESNET = Design(_resnet, 128, ("0.conv1", *STAGES, "1.linears.1"), (0, 150, 500), 8, 16, 0.1)
+
+
+def _train(
+    net: nn.Module, head: nn.Module, scene: Population, tau: float, rate: float, steps: int, draw: torch.Generator
+) -> None:
+    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=rate)
     for _ in range(steps):
         views, _, labels = scene.labelled_batch(IMAGES, draw)
         outputs = net(views.flatten(0, 1))
@@ -65,60 +113,73 @@ def _train(net: nn.Module, head: nn.Module, scene: Scene, tau: float, steps: int
         optimizer.step()
 
 
+def _held(net: nn.Module, scene: Population, seed: int) -> nn.Module:
+    """A copy whose BatchNorm holds its statistics, once twenty batches more have passed without a step."""
+    held, draw = copy.deepcopy(net), torch.Generator().manual_seed(7_000_000 + seed)
+    with torch.no_grad():
+        for _ in range(20):
+            held(scene.labelled_batch(IMAGES, draw)[0].flatten(0, 1))
+    return held.eval()
+
+
 def _across(step: Tensor, weight: Tensor) -> Tensor:
     """The part of steps ``(n, ...)`` that is orthogonal to the weight, ``(n, weights)``."""
     flat, unit = step.flatten(1), nn.functional.normalize(weight.flatten(), dim=0)
     return flat - (flat @ unit)[:, None] * unit
 
 
-def _weights(net: nn.Module) -> list[Tensor]:
-    return [net.get_parameter(f"{layer}.weight").detach().clone() for layer in LAYERS]
+def _weights(net: nn.Module, layers: Sequence[str]) -> list[Tensor]:
+    return [net.get_parameter(f"{layer}.weight").detach().clone() for layer in layers]
 
 
-def _predicted(net: nn.Module, scene: Scene, tau: float, seed: int) -> list[Tensor]:
-    """Of each layer the steps by :data:`THEORIES` on each of :data:`BATCHES` batches, ``(batches, theories, weights)``."""
+def _predicted(design: Design, net: nn.Module, scene: Population, tau: float, seed: int) -> list[Tensor]:
+    """Of each layer the steps by :data:`THEORIES` on each batch, ``(batches, theories, weights)``."""
     draw, rows = torch.Generator().manual_seed(5_000_000 + seed), []
     image = torch.arange(2 * IMAGES) // 2
     same = (image[:, None] == image).float()
-    for _ in range(BATCHES):
+    for _ in range(design.batches):
         views, clean, labels = scene.labelled_batch(IMAGES, draw)
         alike = (labels[image][:, None] == labels[image]).float()
         more = {
             "within images": torch.eye(2 * IMAGES) - same / 2,
             "between classes": alike / alike.sum(1, keepdim=True) - 1 / (2 * IMAGES),
         }
-        rows.append(ladder(net, LAYERS, views, clean, tau or 0.5, more))
+        rows.append(ladder(net, design.layers, views, clean, tau or 0.5, more))
     return [
         torch.stack([_across(torch.stack([row[name][place] for name in THEORIES]), weight) for row in rows])
-        for place, weight in enumerate(_weights(net))
+        for place, weight in enumerate(_weights(net, design.layers))
     ]
 
 
-def _displaced(net: nn.Module, head: nn.Module, scene: Scene, tau: float, seed: int) -> list[Tensor]:
-    """Of each layer the displacements of :data:`RUNS` continuations, ``(runs, weights)``."""
-    before, found = _weights(net), []
-    for number in range(RUNS):
-        one, top = copy.deepcopy(net), copy.deepcopy(head)
-        _train(one, top, scene, tau, AHEAD, torch.Generator().manual_seed(1_000_003 * (seed + 1) + number))
-        found.append([after - w for after, w in zip(_weights(one), before, strict=True)])
+def _displaced(
+    design: Design, net: nn.Module, head: nn.Module, scene: Population, tau: float, seed: int
+) -> list[Tensor]:
+    """Of each layer the displacements of all continuations, ``(runs, weights)``."""
+    before, found = _weights(net, design.layers), []
+    for number in range(design.runs):
+        one, top, draw = copy.deepcopy(net), copy.deepcopy(head), torch.Generator()
+        draw.manual_seed(1_000_003 * (seed + 1) + number)
+        _train(one, top, scene, tau, design.rate or tau or 0.1, AHEAD, draw)
+        found.append([after - w for after, w in zip(_weights(one, design.layers), before, strict=True)])
     return [_across(torch.stack(moves), w) for moves, w in zip(zip(*found, strict=True), before, strict=True)]
 
 
-def _measured(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
+def _measured(design: Design, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
     """By replica, moment and layer: cosines of the theories with D, of the halves of D, and of those of each theory's mean."""
     found: dict[str, list[Tensor]] = {"cosine": [], "halves": [], "own halves": []}
     for (images, tau), seed in chunk:
-        scene, net = _world(images, seed)
+        scene, net = design.world(images, seed)
         torch.manual_seed(seed)
-        head, draw, rows = nn.Linear(16, 10), torch.Generator().manual_seed(seed), []
-        for start, moment in zip((0, *MOMENTS), MOMENTS, strict=False):
-            _train(net, head, scene, tau, moment - start, draw)
-            moved, steps = _displaced(net, head, scene, tau, seed), _predicted(net, scene, tau, seed)
-            for d, step in zip(moved, steps, strict=True):
+        head, draw, rows = nn.Linear(design.outputs, 10), torch.Generator().manual_seed(seed), []
+        for start, moment in zip((0, *design.moments), design.moments, strict=False):
+            _train(net, head, scene, tau, design.rate or tau or 0.1, moment - start, draw)
+            held = _held(net, scene, seed)
+            moved = _displaced(design, held, head, scene, tau, seed)
+            for d, step in zip(moved, _predicted(design, held, scene, tau, seed), strict=True):
                 cosines = nn.functional.cosine_similarity(step.mean(0), d.mean(0), dim=-1)
                 rows.append((cosines, of_halves(d), of_halves(step)))
         for name, values in zip(found, zip(*rows, strict=True), strict=True):
-            found[name].append(torch.stack(values).unflatten(0, (len(MOMENTS), len(LAYERS))))
+            found[name].append(torch.stack(values).unflatten(0, (len(design.moments), len(design.layers))))
     return {name: torch.stack(values) for name, values in found.items()}
 
 
@@ -129,16 +190,28 @@ def _known(found: Tensor) -> list[Any]:
     return list(known.tolist())
 
 
-def values(seeds: tuple[int, ...]) -> dict[str, Any]:
-    """The record: by kind of training what :func:`_measured` finds; cosines are signed, and null where a network diverged."""
-    keep = parts_folder() / "operators-displacement"
-    found = sweep(_measured, list(CELLS.values()), seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+def values(name: str, cells: Mapping[str, tuple[Cell, Design]], seeds: tuple[int, ...]) -> dict[str, Any]:
+    """A record: by kind of training what :func:`_measured` finds; cosines are signed, and null where a network diverged."""
+    how, found = {"alike": lambda cell: cell, "most": lambda cell: 1}, {}
+    for label, (cell, design) in cells.items():
+        keep = parts_folder() / name / label
+        found[label] = sweep(partial(_measured, design), [cell], seeds, **how, keep=keep, processes=2)[cell]
+    settings = {label: {k: v for k, v in vars(design).items() if k != "world"} for label, (_, design) in cells.items()}
     return {
         "axes": "cells[cell][measure][seed][moment][layer][theory]",
-        "moments": list(MOMENTS),
+        "moments": list(next(iter(settings.values()))["moments"]),  # of the first cell
+        "settings": settings,
         "theories": list(THEORIES),
-        "cells": {name: {kind: _known(each) for kind, each in found[cell].items()} for name, cell in CELLS.items()},
+        "cells": {label: {kind: _known(each) for kind, each in of.items()} for label, of in found.items()},
     }
 
 
-STUDIES = {"operators-displacement": Study(values, tuple(range(8)))}
+LABELS = replace(RESNET, moments=RESNET.moments[1:2], runs=4)
+PAIR = {"SimCLR 0.5": (("photographs", 0.5), RESNET), "labels": (("photographs", 0.0), LABELS)}
+STUDIES = {
+    name: Study(partial(values, name, cells), tuple(range(seeds)))
+    for name, cells, seeds in (
+        ("operators-displacement", {label: (cell, SMALL) for label, cell in CELLS.items()}, 8),
+        ("operators-displacement-resnet", PAIR, 3),
+    )
+}
