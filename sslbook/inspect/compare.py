@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    r"""Two operators of one layer, each in the other's leading space, of ``k`` dimensions.
+    r"""How much two operators of one layer keep of each other's leading space, of ``k`` dimensions.
 
     directions: two tensors ``(k, *shape)``: of the first's leading space, the direction that the second keeps least comes first;
     and of the second's, the one that the first keeps least.  kept: of each of them, its share of the trace in the other operator

@@ -126,8 +126,8 @@ def dose(
     Along the direction :math:`q_k` every view of image i gets :math:`s_k a_{ik} + u_k n`, where n is drawn anew for each view.
     ``train(network, draw)`` trains a copy of ``net`` in place, as you would; in it, ``draw(numbers)`` returns a new random view
     of each image whose number is given, ``(B, ...)``.  view: your augmentation, from a batch to one view of each; none if not
-    given.  directions: sixteen patterns ``(16, ...)`` of an image's shape, for networks that see no white noise; by default
-    random and orthogonal.  strength: the largest variance along a pattern of length one, as a part of the images' total variance.
+    given.  directions: sixteen patterns ``(16, ...)`` of an image's shape; by default random and orthogonal, so give your own
+    if your network does not respond to white noise.  strength: the largest variance along a unit pattern, over the total variance.
 
     Growth is the rise of :math:`\log(\|\partial z/\partial q_k\|^2 / \mathrm{Var}\, z)`, with the mean derivative over images, in
     evaluation mode.  *Limits.* A trained network alone can't be asked, since it never saw the features: start from it, and train

@@ -63,7 +63,7 @@ def batch_normalize(
 
 
 class BatchNorm(nn.Module):
-    r"""This BatchNorm of inputs ``(N, C)`` or ``(N, C, ...)``, with ``C = features``, has a mode for each statistic.
+    r"""BatchNorm with a mode each for mean and deviation, of inputs ``(N, C)`` or ``(N, C, ...)``, with ``C = features``.
 
     mean, std: the modes.  With ``detach``, no gradient flows through the statistic; with ``omit``, it is not used; with
     ``backward``, it changes only the gradient.  So ``BatchNorm(16, std="omit")`` only subtracts the mean.

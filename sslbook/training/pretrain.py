@@ -100,11 +100,11 @@ def pretrain(
     method: one of "simclr", "byol" and "simsiam" (BYOL without a target tower), or a name in
     :data:`sslbook.training.objectives.OBJECTIVES`, or a loss of your own, a function of the embeddings
     ``z (images, 2, D)``, such as ``functools.partial(batch.vicreg, variance=10.0)``.
-    pipeline: the augmentation; by default, SimCLR's for this size.  views: a function of your own in its place,
-    ``views(batch, generator)``, from pixels ``(n, C, H, W)`` in [0, 1], on their device, to one random view of each
-    image.  It is called once for each view; the generator is on the CPU.  The pipeline's size, mean and deviation then
-    are those of evaluation.  A run with such functions resumes exactly if they depend on their arguments alone, or draw
-    from PyTorch's own generators; a folder knows them by their names.
+    pipeline: the augmentation; by default, SimCLR's for this size.  views: a function of your own that replaces
+    the pipeline: ``views(batch, generator)`` takes pixels ``(n, C, H, W)`` in [0, 1] and returns one random view of
+    each image, on the same device.  It is called once for each view; the generator is on the CPU.  The pipeline's
+    size, mean and deviation then are those of evaluation.  A run with such functions resumes exactly if they depend
+    on their arguments alone, or draw from PyTorch's own generators; a folder knows them by their names.
     folder: the folder for checkpoints, log and result.  After an interruption, the same call resumes there and ends
     with the same weights, bit for bit on a CPU, even with dropout.  Random numbers of NumPy or Python are not restored.
     Checkpoints are written after an epoch, at most every 30 seconds, and within an epoch every 10 minutes.  If a signal
