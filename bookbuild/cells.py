@@ -73,7 +73,7 @@ def opening(doctree: nodes.document) -> list[nodes.Node]:
 
 
 def open_with_picture(doctree: nodes.document) -> None:
-    """Fold the code of a notebook's opening, below the picture that the last of its cells draws, if one does."""
+    """Fold the code of a notebook's opening, below the first picture that its cells draw, if one does."""
     head = opening(doctree)
     cells = [node for node in head if is_code_cell(node)]
     outputs = ((cell, part) for cell in cells for part in cell.children if isinstance(part, nodes.container))
@@ -85,13 +85,13 @@ def open_with_picture(doctree: nodes.document) -> None:
     shown: list[nodes.Node] = []
     what = "the code that sets up this page"
     if drawn:
-        cell, picture = drawn[-1]
+        cell, picture = drawn[0]
         cells = cells[: cells.index(cell) + 1]  # what checks the picture stands below it
         cell.remove(picture)
         mark = nodes.raw("", f'<{PICTURE} data-cell="{cell["cell_index"]}"></{PICTURE}>', format="html")
         shown, what = [mark, nodes.container("", picture, classes=["cell"])], f"{what} and draws its first picture"
     chapter = cells[0].parent
-    at = chapter.index(drawn[-1][0] if drawn else cells[0])
+    at = chapter.index(drawn[0][0] if drawn else cells[0])
     bar = HideCodeCellNode(prompt_show=f"Show {what}", prompt_hide=f"Hide {what}", classes=["above-input"])
     begin, end = (nodes.raw("", sign, format="html") for sign in SET_UP)
     chapter[at:at] = [*shown, begin, nodes.container("", bar, classes=["cell", "tag_hide-input"]), end]
