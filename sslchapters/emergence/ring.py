@@ -250,16 +250,6 @@ def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> 
     return _by_group({names: (began == mask(names)).all(-1) for names in possible_sets(bias)}, ends)
 
 
-def ends_by_strongest(bias: bool, count: int = 20000, seed: int = 0) -> tuple[Fate, ...]:
-    """Like :func:`fates`, by the pattern of the strongest response at the start; the dead (no pattern) and the stuck (all) last."""
-    start, ends = _simulate(bias, count, STEPS, seed=seed)
-    h, passed = responses(start), selected(start)
-    dead, moves = ~passed.any(-1), direction(passed, bias).ne(0).any(-1)
-    groups = {frozenset({p}): moves & (h.argmax(-1) == k) for k, p in enumerate(PATTERNS)}
-    groups |= {frozenset(): dead, frozenset(PATTERNS): ~dead & ~moves}
-    return _by_group(groups, ends)
-
-
 def _by_group(groups: Mapping[frozenset[str], Tensor], ends: Tensor) -> tuple[Fate, ...]:
     """The fate of each group of neurons, by its mask ``(count,)``; empty groups are left out."""
     found = []

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sslbook.losses import pairs
-from sslchapters.emergence import acute, ring, runs, theory
+from sslchapters.emergence import acute, runs, theory
 
 
 def test_the_networks_gradient_is_autograd_through_a_convolution() -> None:
@@ -75,11 +75,3 @@ def test_responses_at_equal_angles_follow_the_weights() -> None:
 @pytest.mark.parametrize(("cosine", "single"), [(0.4, 1.0), (0.6, 0.0)])
 def test_the_threshold_is_sixty_degrees(cosine: float, single: float) -> None:
     assert acute.fate(4, 1, cosine, units=20) == (single, 1 - single)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_fates_by_the_strongest_response_are_those_by_sets(bias: bool) -> None:
-    by_set, by_strongest = ring.fates(bias, 200), ring.ends_by_strongest(bias, 200)
-    for end in ring.ENDS:
-        shares = [sum(fate.share * fate.ends[end] for fate in found) for found in (by_set, by_strongest)]
-        assert shares[0] == pytest.approx(shares[1])
