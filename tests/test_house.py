@@ -29,10 +29,10 @@ LONGEST = 630
 
 BUDGETS = {
     "sslbook": 9_018,
-    "sslchapters": 17_248,
+    "sslchapters": 17_238,
     "bookbuild": 3_601,
     "benchmarks": 533,
-    "tests": 12_750,
+    "tests": 12_742,
     "tools": 707,
 }
 """Lines of Python, which may only fall."""
