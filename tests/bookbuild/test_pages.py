@@ -459,7 +459,7 @@ ANSWERS = {
         "linear_byol.html#one-unit-collapse-or-survival",
     ],
     "why does BYOL not collapse": ["questions.html#why-does-byol-not-collapse"],
-    "InfoNCE": ["operators_today.html#infonce-with-one-negative-a-weighted-covariance"],
+    "InfoNCE": ["operators_today.html#infonce-as-springs-on-the-square"],
     "Theorem 6": ["hltm.html#what-survives-from-the-root", "errata.html#theorem-6-the-statement-and-its-proof"],
     "eq 56": ["details_covariance.html#normalised-outputs"],
     "A-Thm3": ["covariance.html#one-covariance-moves-the-weights"],
