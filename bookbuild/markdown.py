@@ -217,7 +217,8 @@ class _Plain(MarkdownConverter):
         words = (self.process_tag(caption, parent_tags=set()) for caption in cell.select("figcaption p"))  # type: ignore[attr-defined]
         captions = [str(one).strip() for one in words]
         anchors = "".join(self._anchor(figure) for figure in cell.select("figure[id]"))
-        cut = "" if cell.find_previous_sibling(PICTURE) is not None else "\ue000caption:\ue001\n\n"
+        before = cell.find_previous_sibling()
+        cut = "" if before is not None and before.name == PICTURE else "\ue000caption:\ue001\n\n"
         return f"\n\n{cut}{anchors}{' '.join(captions)}\n\n" if captions or anchors else ""
 
     def _display(self, el: Tag) -> str:

@@ -101,8 +101,10 @@ def test_a_caption_stands_below_its_cell() -> None:
     after = f'<{MARK} data-cell="5"></{MARK}><p>More.</p>'
     found = pieces(f'<{MARK} data-cell="4"></{MARK}>{CAPTIONED}{after}', NAMES)
     assert [(p.kind, p.cell, p.text) for p in found] == [("code", 4, ""), ("caption", -1, words), ("text", 5, "More.")]
-    opening = f'<{PICTURE} data-cell="4"></{PICTURE}>'
-    assert [(p.kind, p.text) for p in pieces(opening + CAPTIONED + after, NAMES)] == [
+    opening, second = f'<{PICTURE} data-cell="4"></{PICTURE}>', f'<{MARK} data-cell="6"></{MARK}>{CAPTIONED}'
+    assert [(p.kind, p.text) for p in pieces(opening + CAPTIONED + after + second, NAMES)] == [
         ("picture", words),
         ("text", "More."),
+        ("code", ""),
+        ("caption", words),
     ]
