@@ -128,18 +128,12 @@ def eigenpairs(width: int, samples: int) -> list[Row]:
     op = covariance_operator(net, "2", x)
     found = op.top_eigenpairs(k, tol=RESIDUAL_BAR / 2)
     taken, overlap = time.perf_counter() - start, found.vectors.T @ found.vectors - torch.eye(k, dtype=op.dtype)
-    gib = 2**30 if sys.platform == "darwin" else 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     part = f"top {k} eigenpairs, {width} x {width} weights, {samples} samples x 4 views, float64"
     return [
         Row(part, "largest relative residual", float(found.residuals.max()), bar=RESIDUAL_BAR),
         Row(part, "eigenvectors: distance from orthonormal", float(overlap.abs().max()), bar=1e-10),
         Row(part, "seconds, operator and eigenpairs", taken, "s", bar=SECONDS_BAR),
-        Row(
-            part,
-            "peak memory of the process",
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / gib,
-            "GiB",
-            bar=GIB_BAR,
-        ),
+        Row(part, "peak memory of the process", peak, "GiB", bar=GIB_BAR),
         Row(part, "the matrix, were it formed: in float32", op.shape[0] ** 2 * 4 / 1e12, "TB"),
     ]

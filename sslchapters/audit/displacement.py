@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sslbook._machine import cores
 from sslbook.images.datasets import Dataset, load_dataset
 from sslbook.losses import batch
 from sslbook.networks.siamese import Networks, build
@@ -192,10 +193,10 @@ def _known(found: Tensor) -> list[Any]:
 
 def values(name: str, cells: Mapping[str, tuple[Cell, Design]], seeds: tuple[int, ...]) -> dict[str, Any]:
     """A record: by kind of training what :func:`_measured` finds; cosines are signed, and null where a network diverged."""
-    how, found = {"alike": lambda cell: cell, "most": lambda cell: 1}, {}
+    found = {}
     for label, (cell, design) in cells.items():
-        keep = parts_folder() / name / label
-        found[label] = sweep(partial(_measured, design), [cell], seeds, **how, keep=keep, processes=2)[cell]
+        part, keep = partial(_measured, design), parts_folder() / name / label
+        found[label] = sweep(part, [cell], seeds, alike=str, most=lambda _: 1, processes=cores(), keep=keep)[cell]
     settings = {label: {k: v for k, v in vars(design).items() if k != "world"} for label, (_, design) in cells.items()}
     return {
         "axes": "cells[cell][measure][seed][moment][layer][theory]",

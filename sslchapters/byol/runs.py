@@ -528,7 +528,7 @@ def definite(state: State, views: Tensor) -> Tensor:
     top = state.online["predictor1.weight"]
     if state.kind.head != NONE:
         h = linear(state.online, "projector1", z.flatten(1, 2).to(top)).double()
-        top = top * (h.var(1) + 1e-5).rsqrt()[:, None]
+        top = top * (h.var(1) + 1e-5).rsqrt()[:, None]  # BatchNorm's own addition to the variance
     covariance = (left.mT @ right_target + right.mT @ left_target) / (2 * z.shape[1])
     axes = torch.linalg.eigh((covariance + covariance.mT) / 2).eigenvectors[..., -DIRECTIONS:]
     small = axes.mT @ covariance @ axes
