@@ -55,7 +55,27 @@
     if (closing) { after.data = after.data.slice(closing[0].length); held.append(closing[0]); }
   }
 
+  /* On a phone a long inline formula may go on in the next line before a relation that stands in no bracket. */
+  const LONG = 32, TOKEN = /\\left\b|\\right\b|\\(?:le|ge|leq|geq|approx)\b|\\.|[\s\S]/g;
+  const DEPTH = { "{": 1, "(": 1, "[": 1, "\\left": 1, "}": -1, ")": -1, "]": -1, "\\right": -1 };
+  function breakable(formula) {
+    const source = formula.textContent.trim().slice(2, -2), parts = [""];
+    if (source.length < LONG || source.includes("\\begin")) return;
+    let depth = 0;
+    for (const [token] of source.matchAll(TOKEN)) {
+      depth += DEPTH[token] || 0;
+      if (!depth && /^([=<>]|\\(le|ge|leq|geq|approx))$/.test(token) && parts[parts.length - 1].trim()) parts.push("{}");
+      parts[parts.length - 1] += token;
+    }
+    formula.replaceWith(...parts.map((part) => {
+      const piece = formula.cloneNode();
+      piece.textContent = `\\(${part}\\)`;
+      return piece;
+    }));
+  }
+
   function begin() {
+    if (!WIDE) document.querySelectorAll("span.math").forEach(breakable);
     document.querySelectorAll("span.math").forEach(hold);
     all = Array.from(document.querySelectorAll(".math"));
     const parts = WIDE ? all.flatMap((formula) => Array.from(formula.childNodes)) : [];
