@@ -5,7 +5,7 @@ Each operator gets the same views and the same weights, and is asked for its ste
 that no bias or parallel path counts against it.
 
 The record ``operators-today-cifar10``: real SimCLR batches of photographs, a ResNet-18 with its running statistics held.
-The record ``operators-today-ingredients``: what each ingredient of a theory is worth, in a small network.
+The records ``operators-today-ingredients`` and ``-corrected``: what each ingredient of a theory is worth, in a small network.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ LADDER = (
 """Theories of a step, each with one ingredient more than the last; the last is NT-Xent itself."""
 BESIDE = ("all negatives, clean weights", "another batch")
 """Two rivals: the last ingredient without the one before it, and the real step of the next batch."""
+CORRECTED = "averaged, no view its own partner"
+"""The third theory without its excess: the table of the fifth, and outputs as they are."""
 
 
 def tables(outputs: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
@@ -146,18 +148,21 @@ def ladder(
     clean: Tensor,
     tau: float,
     more: Mapping[str, Tensor] | None = None,
+    only: Sequence[str] = (),
 ) -> dict[str, list[Tensor]]:
     """The steps of the layers that each theory predicts on a batch, up to a factor.
 
-    The theories are those of :func:`tables`, and each table in ``more``, of cosines.
+    The theories are those of :func:`tables`, and each table in ``more``, of cosines; or those named, also :data:`CORRECTED`.
     """
     outputs = net(views.flatten(0, 1))
     units = nn.functional.normalize(outputs.detach(), dim=1)
     images = nn.functional.normalize(net(clean).detach(), dim=1)
     moves = []
     listed = tables(units.unflatten(0, views.shape[:2]), images, tau) | dict(more or {})
+    if only:
+        listed = {name: listed[LADDER[4] if name == CORRECTED else name] for name in only}
     for name, table in listed.items():
-        if name in LADDER[:3]:
+        if name in (*LADDER[:3], CORRECTED):
             moves.append(table @ outputs.detach())
         else:
             move = table @ units
@@ -277,34 +282,43 @@ def ingredient_values(seeds: tuple[int, ...]) -> dict[str, Any]:
     batch: of single batches, the mean over these.  mean: of the mean step of the batches with the mean of the theory's steps.
     Axes: images, steps of training, temperature, layer, theory, seed.
     """
-    keep = parts_folder() / "operators-today-ingredients"
-    found = sweep(_priced, CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+    return _values(seeds, "operators-today-ingredients", (*LADDER, BESIDE[0]))
+
+
+def corrected_values(seeds: tuple[int, ...]) -> dict[str, Any]:
+    """The record ``operators-today-corrected``: the same of the third theory, with its excess and without it."""
+    return _values(seeds, "operators-today-corrected", (LADDER[2], CORRECTED, LADDER[-1]))
+
+
+def _values(seeds: tuple[int, ...], name: str, theories: tuple[str, ...]) -> dict[str, Any]:
+    keep = parts_folder() / name
+    found = sweep(partial(_priced, theories), CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
     values: dict[str, Any] = {"batches": PRICED, "size": IMAGES, "cosines": {}}
     for (images, steps, tau), measured in found.items():
         of_cell = values["cosines"].setdefault(images, {}).setdefault(str(steps), {})
         of_cell[str(tau)] = {
             layer: {
                 theory: {kind: rounded(measured[kind][:, i, j], 4) for kind in ("batch", "mean")}
-                for j, theory in enumerate((*LADDER, *BESIDE))
+                for j, theory in enumerate((*theories, BESIDE[1]))
             }
             for i, layer in enumerate(PRICED_LAYERS)
         }
     return values
 
 
-def _priced(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
-    """Of each replica the cosines of single batches, and of their mean, ``(replicas, layers, theories)``."""
+def _priced(theories: tuple[str, ...], chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
+    """Of each replica the cosines of single batches, and of their mean, ``(replicas, layers, theories and another batch)``."""
     found: dict[str, list[Tensor]] = {"batch": [], "mean": []}
     cosine_of = partial(nn.functional.cosine_similarity, dim=-1)
     for (images, steps, tau), seed in chunk:
         draw, net = _world(images, seed)
         optimizer = torch.optim.SGD(net.parameters(), lr=tau)  # the gradient grows as 1 / tau
         simclr(net, optimizer, (draw(number)[0] for number in range(PRICED, PRICED + steps)), tau)
-        rows = [list(ladder(net, PRICED_LAYERS, *draw(number), tau).values()) for number in range(PRICED)]
+        rows = [list(ladder(net, PRICED_LAYERS, *draw(i), tau, only=theories).values()) for i in range(PRICED)]
         singles, means = [], []
         for i in range(len(PRICED_LAYERS)):
             predicted = torch.stack([torch.stack([step[i].flatten() for step in row]) for row in rows])
-            real = predicted[:, len(LADDER) - 1]
+            real = predicted[:, theories.index(LADDER[-1])]
             singles.append(cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
             whole = cosine_of(predicted.mean(0), real.mean(0))
             means.append(torch.cat([whole, of_halves(real)[None]]))
@@ -334,5 +348,6 @@ def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor
 
 STUDIES = {
     "operators-today-cifar10": Study(cifar10_values, (1, 2, 3)),
+    "operators-today-corrected": Study(corrected_values, tuple(range(6))),
     "operators-today-ingredients": Study(ingredient_values, tuple(range(6))),
 }

@@ -42,6 +42,8 @@ def test_each_table_is_the_theory_of_its_name(tau: float) -> None:
         loss = (weights.fill_diagonal_(0) * (together[:, None] - apart.mean((2, 3)))).sum()
         wanted[name] = -torch.autograd.grad(loss, net.get_parameter("2.weight"))[0]
     assert set(wanted) == set(found)
+    found |= {runs.CORRECTED: runs.ladder(net, ("2",), views, clean, tau, only=[runs.CORRECTED])[runs.CORRECTED][0]}
+    wanted[runs.CORRECTED] = covariance_operator(net, "2", views, beta=23 / 24).exact_update()
     for name, step in wanted.items():
         assert runs.cosine(found[name], step) == pytest.approx(1, abs=1e-12), name
         others = [runs.cosine(found[name], other) for key, other in wanted.items() if key != name]
