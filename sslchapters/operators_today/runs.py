@@ -152,26 +152,21 @@ def ladder(
 ) -> dict[str, list[Tensor]]:
     """The steps of the layers that each theory predicts on a batch, up to a factor.
 
-    The theories are those of :func:`tables`, and each table in ``more``, of cosines; or those named, also :data:`CORRECTED`.
+    The theories are those of :func:`tables`, :data:`CORRECTED` and each table in ``more``, of cosines; or ``only`` those named.
     """
     outputs = net(views.flatten(0, 1))
     units = nn.functional.normalize(outputs.detach(), dim=1)
-    images = nn.functional.normalize(net(clean).detach(), dim=1)
-    moves = []
-    listed = tables(units.unflatten(0, views.shape[:2]), images, tau) | dict(more or {})
-    if only:
-        listed = {name: listed[LADDER[4] if name == CORRECTED else name] for name in only}
-    for name, table in listed.items():
-        if name in (*LADDER[:3], CORRECTED):
-            moves.append(table @ outputs.detach())
-        else:
-            move = table @ units
-            moves.append(
-                (move - units * (units * move).sum(1, keepdim=True)) / outputs.detach().norm(dim=1, keepdim=True)
-            )
+    images, full, found = nn.functional.normalize(net(clean).detach(), dim=1), outputs.detach(), {}
     weights = [net.get_parameter(f"{layer}.weight") for layer in layers]
-    steps = [torch.autograd.grad(outputs, weights, move, retain_graph=True) for move in moves]
-    return dict(zip(listed, map(list, steps), strict=True))
+    listed = tables(units.unflatten(0, views.shape[:2]), images, tau) | dict(more or {})
+    listed[CORRECTED] = listed[LADDER[4]]
+    listed = {name: listed[name] for name in only or listed}
+    for name, table in listed.items():
+        move = table @ (full if name in (*LADDER[:3], CORRECTED) else units)
+        if name not in (*LADDER[:3], CORRECTED):
+            move = (move - units * (units * move).sum(1, keepdim=True)) / full.norm(dim=1, keepdim=True)
+        found[name] = list(torch.autograd.grad(outputs, weights, move, retain_graph=True))
+    return found
 
 
 IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
@@ -226,8 +221,7 @@ def backward_errors(model: nn.Module, views: Tensor) -> dict[str, dict[str, floa
 
 def held(model: nn.Module, views: Tensor) -> dict[str, float]:
     """The cosine of a layer's step with BatchNorm's statistics held and with those of the batch, as in training."""
-    as_trained = _backward(copy.deepcopy(model).train(), views, TAU)
-    as_held = _backward(model, views, TAU)
+    as_trained, as_held = (_backward(each, views, TAU) for each in (copy.deepcopy(model).train(), model))
     return {name: cosine(as_held[name], step) for name, step in as_trained.items()}
 
 
@@ -243,13 +237,11 @@ def _backward(model: nn.Module, views: Tensor, tau: float, dtype: torch.dtype | 
 def _batch(data: Dataset, seed: int, number: int, size: int = IMAGES) -> Tensor:
     """Two views of ``size`` images of a batch, ``(size, 2, 3, 32, 32)``."""
     pixels = data.pixels[_rows(data, seed, number, size)]
-    views = [random_view(pixels, PIPELINES["cifar10"], seed=seed, step=number, view=view) for view in (0, 1)]
-    return torch.stack(views, dim=1)
+    return torch.stack([random_view(pixels, PIPELINES["cifar10"], seed=seed, step=number, view=v) for v in (0, 1)], 1)
 
 
 def _rows(data: Dataset, seed: int, number: int, size: int) -> Tensor:
-    draw = torch.Generator().manual_seed(1_000_003 * seed + number)
-    return torch.randint(len(data.pixels), (size,), generator=draw)
+    return torch.randint(len(data.pixels), (size,), generator=torch.Generator().manual_seed(1_000_003 * seed + number))
 
 
 def _train(model: nn.Module, data: Dataset, steps: int, seed: int) -> None:
@@ -276,30 +268,27 @@ CELLS: tuple[Cell, ...] = tuple(
 )
 
 
-def ingredient_values(seeds: tuple[int, ...]) -> dict[str, Any]:
-    """The record ``operators-today-ingredients``: cosines with the real step, of each theory of :func:`tables`.
+RECORDS = {
+    "operators-today-corrected": (LADDER[2], CORRECTED, LADDER[-1]),
+    "operators-today-ingredients": (*LADDER, BESIDE[0]),
+}
+
+
+def ingredient_values(name: str, seeds: tuple[int, ...]) -> dict[str, Any]:
+    """A record of :data:`RECORDS`: cosines with the real step, of each of its theories and of another batch.
 
     batch: of single batches, the mean over these.  mean: of the mean step of the batches with the mean of the theory's steps.
     Axes: images, steps of training, temperature, layer, theory, seed.
     """
-    return _values(seeds, "operators-today-ingredients", (*LADDER, BESIDE[0]))
-
-
-def corrected_values(seeds: tuple[int, ...]) -> dict[str, Any]:
-    """The record ``operators-today-corrected``: the same of the third theory, with its excess and without it."""
-    return _values(seeds, "operators-today-corrected", (LADDER[2], CORRECTED, LADDER[-1]))
-
-
-def _values(seeds: tuple[int, ...], name: str, theories: tuple[str, ...]) -> dict[str, Any]:
-    keep = parts_folder() / name
-    found = sweep(partial(_priced, theories), CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+    train, keep = partial(_priced, RECORDS[name]), parts_folder() / name
+    found = sweep(train, CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
     values: dict[str, Any] = {"batches": PRICED, "size": IMAGES, "cosines": {}}
     for (images, steps, tau), measured in found.items():
         of_cell = values["cosines"].setdefault(images, {}).setdefault(str(steps), {})
         of_cell[str(tau)] = {
             layer: {
                 theory: {kind: rounded(measured[kind][:, i, j], 4) for kind in ("batch", "mean")}
-                for j, theory in enumerate((*theories, BESIDE[1]))
+                for j, theory in enumerate((*RECORDS[name], BESIDE[1]))
             }
             for i, layer in enumerate(PRICED_LAYERS)
         }
@@ -320,8 +309,7 @@ def _priced(theories: tuple[str, ...], chunk: Sequence[tuple[Cell, int]]) -> dic
             predicted = torch.stack([torch.stack([step[i].flatten() for step in row]) for row in rows])
             real = predicted[:, theories.index(LADDER[-1])]
             singles.append(cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
-            whole = cosine_of(predicted.mean(0), real.mean(0))
-            means.append(torch.cat([whole, of_halves(real)[None]]))
+            means.append(torch.cat([cosine_of(predicted.mean(0), real.mean(0)), of_halves(real)[None]]))
         found["batch"].append(torch.stack(singles))
         found["mean"].append(torch.stack(means))
     return {kind: torch.stack(each) for kind, each in found.items()}
@@ -346,8 +334,6 @@ def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor
     return draw, convnet((3, 8, 16), 32, 16, seed=seed).float()
 
 
-STUDIES = {
-    "operators-today-cifar10": Study(cifar10_values, (1, 2, 3)),
-    "operators-today-corrected": Study(corrected_values, tuple(range(6))),
-    "operators-today-ingredients": Study(ingredient_values, tuple(range(6))),
+STUDIES = {"operators-today-cifar10": Study(cifar10_values, (1, 2, 3))} | {
+    name: Study(partial(ingredient_values, name), tuple(range(6))) for name in RECORDS
 }
