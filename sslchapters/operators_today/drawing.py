@@ -18,7 +18,6 @@ from sslchapters.plots import PALETTE
 SQUARE = torch.tensor([[[1, 1], [1, -1]], [[-1, -1], [-1, 1]]], dtype=torch.float64)
 """The world's views as outputs, (2, 2, 2), in the order of the chapter's example: views 1 and 2 of image A, 3 and 4 of image B."""
 
-
 GALLERY: dict[str, tuple[Loss, float]] = {
     "simple": (partial(of_distances, loss="simple"), 0.5),
     "triplet": (partial(of_distances, loss="soft_triplet", temperature=1.0), 0.5),
@@ -33,12 +32,12 @@ GALLERY: dict[str, tuple[Loss, float]] = {
 
 
 def table_of(loss: Loss) -> NDArray[np.float64]:
-    r""":math:`-2 \Gamma` of a loss at the views of the world."""
+    """The table of a loss at the views of the world."""
     return (-2 * gram_weights(loss, SQUARE)).numpy()
 
 
 def springs(ax: Axes, table: NDArray[np.float64], full: float, *, reach: float = 1.5, width: float = 7.0) -> None:
-    """The world with a spring for each pair of views; ``full`` is the weight that is drawn ``width`` points wide."""
+    """The world with a spring for each pair of views; ``full`` is the strength that is drawn ``width`` points wide."""
     points = SQUARE.flatten(0, 1).numpy()
     world.draw(ax, SQUARE.numpy(), ellipses=False, words=False, names=("", ""), reach=reach)
     for a in range(4):

@@ -5,7 +5,7 @@ Each operator gets the same views and the same weights, and is asked for its ste
 that no bias or parallel path counts against it.
 
 The record ``operators-today-cifar10``: real SimCLR batches of photographs, a ResNet-18 with its running statistics held.
-The record ``operators-today-ingredients``: what each ingredient of a theory is worth, in a small network.
+The records ``operators-today-ingredients`` and ``-corrected``: what each ingredient of a theory is worth, in a small network.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ LADDER = (
 """Theories of a step, each with one ingredient more than the last; the last is NT-Xent itself."""
 BESIDE = ("all negatives, clean weights", "another batch")
 """Two rivals: the last ingredient without the one before it, and the real step of the next batch."""
+CORRECTED = "averaged, no view its own partner"
+"""The third theory without its excess: the table of the fifth, and outputs as they are."""
 
 
 def tables(outputs: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
@@ -146,27 +148,25 @@ def ladder(
     clean: Tensor,
     tau: float,
     more: Mapping[str, Tensor] | None = None,
+    only: Sequence[str] = (),
 ) -> dict[str, list[Tensor]]:
     """The steps of the layers that each theory predicts on a batch, up to a factor.
 
-    The theories are those of :func:`tables`, and each table in ``more``, of cosines.
+    The theories are those of :func:`tables`, :data:`CORRECTED` and each table in ``more``, of cosines; or ``only`` those named.
     """
     outputs = net(views.flatten(0, 1))
     units = nn.functional.normalize(outputs.detach(), dim=1)
-    images = nn.functional.normalize(net(clean).detach(), dim=1)
-    moves = []
-    listed = tables(units.unflatten(0, views.shape[:2]), images, tau) | dict(more or {})
-    for name, table in listed.items():
-        if name in LADDER[:3]:
-            moves.append(table @ outputs.detach())
-        else:
-            move = table @ units
-            moves.append(
-                (move - units * (units * move).sum(1, keepdim=True)) / outputs.detach().norm(dim=1, keepdim=True)
-            )
+    images, full, found = nn.functional.normalize(net(clean).detach(), dim=1), outputs.detach(), {}
     weights = [net.get_parameter(f"{layer}.weight") for layer in layers]
-    steps = [torch.autograd.grad(outputs, weights, move, retain_graph=True) for move in moves]
-    return dict(zip(listed, map(list, steps), strict=True))
+    listed = tables(units.unflatten(0, views.shape[:2]), images, tau) | dict(more or {})
+    listed[CORRECTED] = listed[LADDER[4]]
+    listed = {name: listed[name] for name in only or listed}
+    for name, table in listed.items():
+        move = table @ (full if name in (*LADDER[:3], CORRECTED) else units)
+        if name not in (*LADDER[:3], CORRECTED):
+            move = (move - units * (units * move).sum(1, keepdim=True)) / full.norm(dim=1, keepdim=True)
+        found[name] = list(torch.autograd.grad(outputs, weights, move, retain_graph=True))
+    return found
 
 
 IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
@@ -221,8 +221,7 @@ def backward_errors(model: nn.Module, views: Tensor) -> dict[str, dict[str, floa
 
 def held(model: nn.Module, views: Tensor) -> dict[str, float]:
     """The cosine of a layer's step with BatchNorm's statistics held and with those of the batch, as in training."""
-    as_trained = _backward(copy.deepcopy(model).train(), views, TAU)
-    as_held = _backward(model, views, TAU)
+    as_trained, as_held = (_backward(each, views, TAU) for each in (copy.deepcopy(model).train(), model))
     return {name: cosine(as_held[name], step) for name, step in as_trained.items()}
 
 
@@ -238,13 +237,11 @@ def _backward(model: nn.Module, views: Tensor, tau: float, dtype: torch.dtype | 
 def _batch(data: Dataset, seed: int, number: int, size: int = IMAGES) -> Tensor:
     """Two views of ``size`` images of a batch, ``(size, 2, 3, 32, 32)``."""
     pixels = data.pixels[_rows(data, seed, number, size)]
-    views = [random_view(pixels, PIPELINES["cifar10"], seed=seed, step=number, view=view) for view in (0, 1)]
-    return torch.stack(views, dim=1)
+    return torch.stack([random_view(pixels, PIPELINES["cifar10"], seed=seed, step=number, view=v) for v in (0, 1)], 1)
 
 
 def _rows(data: Dataset, seed: int, number: int, size: int) -> Tensor:
-    draw = torch.Generator().manual_seed(1_000_003 * seed + number)
-    return torch.randint(len(data.pixels), (size,), generator=draw)
+    return torch.randint(len(data.pixels), (size,), generator=torch.Generator().manual_seed(1_000_003 * seed + number))
 
 
 def _train(model: nn.Module, data: Dataset, steps: int, seed: int) -> None:
@@ -271,43 +268,48 @@ CELLS: tuple[Cell, ...] = tuple(
 )
 
 
-def ingredient_values(seeds: tuple[int, ...]) -> dict[str, Any]:
-    """The record ``operators-today-ingredients``: cosines with the real step, of each theory of :func:`tables`.
+RECORDS = {
+    "operators-today-corrected": (LADDER[2], CORRECTED, LADDER[-1]),
+    "operators-today-ingredients": (*LADDER, BESIDE[0]),
+}
+
+
+def ingredient_values(name: str, seeds: tuple[int, ...]) -> dict[str, Any]:
+    """A record of :data:`RECORDS`: cosines with the real step, of each of its theories and of another batch.
 
     batch: of single batches, the mean over these.  mean: of the mean step of the batches with the mean of the theory's steps.
     Axes: images, steps of training, temperature, layer, theory, seed.
     """
-    keep = parts_folder() / "operators-today-ingredients"
-    found = sweep(_priced, CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+    train, keep = partial(_priced, RECORDS[name]), parts_folder() / name
+    found = sweep(train, CELLS, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
     values: dict[str, Any] = {"batches": PRICED, "size": IMAGES, "cosines": {}}
     for (images, steps, tau), measured in found.items():
         of_cell = values["cosines"].setdefault(images, {}).setdefault(str(steps), {})
         of_cell[str(tau)] = {
             layer: {
                 theory: {kind: rounded(measured[kind][:, i, j], 4) for kind in ("batch", "mean")}
-                for j, theory in enumerate((*LADDER, *BESIDE))
+                for j, theory in enumerate((*RECORDS[name], BESIDE[1]))
             }
             for i, layer in enumerate(PRICED_LAYERS)
         }
     return values
 
 
-def _priced(chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
-    """Of each replica the cosines of single batches, and of their mean, ``(replicas, layers, theories)``."""
+def _priced(theories: tuple[str, ...], chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
+    """Of each replica the cosines of single batches, and of their mean, ``(replicas, layers, theories and another batch)``."""
     found: dict[str, list[Tensor]] = {"batch": [], "mean": []}
     cosine_of = partial(nn.functional.cosine_similarity, dim=-1)
     for (images, steps, tau), seed in chunk:
         draw, net = _world(images, seed)
         optimizer = torch.optim.SGD(net.parameters(), lr=tau)  # the gradient grows as 1 / tau
         simclr(net, optimizer, (draw(number)[0] for number in range(PRICED, PRICED + steps)), tau)
-        rows = [list(ladder(net, PRICED_LAYERS, *draw(number), tau).values()) for number in range(PRICED)]
+        rows = [list(ladder(net, PRICED_LAYERS, *draw(i), tau, only=theories).values()) for i in range(PRICED)]
         singles, means = [], []
         for i in range(len(PRICED_LAYERS)):
             predicted = torch.stack([torch.stack([step[i].flatten() for step in row]) for row in rows])
-            real = predicted[:, len(LADDER) - 1]
+            real = predicted[:, theories.index(LADDER[-1])]
             singles.append(cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
-            whole = cosine_of(predicted.mean(0), real.mean(0))
-            means.append(torch.cat([whole, of_halves(real)[None]]))
+            means.append(torch.cat([cosine_of(predicted.mean(0), real.mean(0)), of_halves(real)[None]]))
         found["batch"].append(torch.stack(singles))
         found["mean"].append(torch.stack(means))
     return {kind: torch.stack(each) for kind, each in found.items()}
@@ -332,7 +334,6 @@ def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor
     return draw, convnet((3, 8, 16), 32, 16, seed=seed).float()
 
 
-STUDIES = {
-    "operators-today-cifar10": Study(cifar10_values, (1, 2, 3)),
-    "operators-today-ingredients": Study(ingredient_values, tuple(range(6))),
+STUDIES = {"operators-today-cifar10": Study(cifar10_values, (1, 2, 3))} | {
+    name: Study(partial(ingredient_values, name), tuple(range(6))) for name in RECORDS
 }
