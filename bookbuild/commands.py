@@ -169,9 +169,8 @@ def write_notebooks(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.folder:
         require_writable(options.folder)  # before the build, which takes minutes
-    status, rendered = _build(options)
-    if rendered:
-        book = find_book(options.root)
+    status, book = _build(options)
+    if book:
         _copy(book, options.folder or book.built / "notebooks")
     return status
 
@@ -186,9 +185,8 @@ def write_pdf(arguments: Sequence[str]) -> int:
     pdf.chromium()  # before the build, which takes minutes
     if options.file:
         require_writable(options.file.parent)
-    status, rendered = _build(options)
-    if rendered:
-        book = find_book(options.root)
+    status, book = _build(options)
+    if book:
         print(pdf.write_pdf(book, options.file or book.built / "book.pdf", say))
     return status
 
@@ -251,11 +249,8 @@ def _tell(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) 
     return found
 
 
-def _build(options: argparse.Namespace) -> tuple[int, bool]:
-    """As `build`; and whether there are pages of this book.
-
-    They are rendered anew unless those there were made of the same.
-    """
+def _build(options: argparse.Namespace) -> tuple[int, Book | None]:
+    """As `build`; and the book, if there are pages of it, which are rendered anew unless those there were made of the same."""
     from bookbuild import ledger, regression
     from bookbuild.execute import inputs_of_pages
 
@@ -287,10 +282,10 @@ def _build(options: argparse.Namespace) -> tuple[int, bool]:
                 render.build(executed, book.html, root=book.root, generated=generated, notes=notes, strict=holds)
             except render.RenderError as error:
                 show("Problems:", [*wrong, str(error)])
-                return 1, False
+                return 1, None
             write_text(stamp, inputs)
             print(f"Rendered in {time.monotonic() - start:.1f} s.")
     print(f"Open {(book.html / 'index.html').as_uri()}")
     if wrong:
         show("Problems:", wrong)
-    return 1 if wrong or not holds else 0, True
+    return 1 if wrong or not holds else 0, book

@@ -93,9 +93,7 @@ def execute(
         stored = job.stored()
         if force or stored.get("parts") != job.parts:
             old = stored.get("parts", {})
-            changed = [
-                name for name in [*job.parts, *(set(old) - set(job.parts))] if old.get(name) != job.parts.get(name)
-            ]
+            changed = [name for name in {**job.parts, **old} if old.get(name) != job.parts.get(name)]
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             why = "asked for" if force else f"{', '.join(changed[:3])}{more} changed" if stored else "not executed yet"
             say(f"to run   {chapter.name} ({setting.scale}): {why}")

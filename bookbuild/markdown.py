@@ -205,8 +205,6 @@ class _Plain(MarkdownConverter):
     def convert_summary(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         return ""
 
-    convert_svg = convert_summary  # the map's drawing; the list beside it says the same
-
     def convert_pre(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         box = el.find_parent("div", class_=re.compile("^highlight-"))
         language = "" if box is None else box.get_attribute_list("class")[0].removeprefix("highlight-")

@@ -59,7 +59,9 @@ _seed = 0
 def start(seed: str) -> None:
     """Round otherwise from here on, in this thread; raises InputError for a ``seed`` that is no whole number from 0 on."""
     global _seed
-    _seed = whole(seed)
+    if not (seed.isascii() and seed.isdigit()):
+        raise InputError(f"SSLBOOK_NOISE: got {seed!r}; a whole number from 0 on is needed")
+    _seed = int(seed)
     AnotherMachine().__enter__()
     for module, names in FUNCTIONS.items():
         with contextlib.suppress(ImportError):
@@ -79,13 +81,6 @@ def start(seed: str) -> None:
                 loops[at] = ctypes.cast(here, ctypes.c_void_p).value
     methods: Any = importlib.import_module(f"numpy.{'_core' if hasattr(np, '_core') else 'core'}._methods")
     methods.umr_sum = _otherwise(methods.umr_sum)  # what ``array.sum()`` and ``array.mean()`` call
-
-
-def whole(seed: str) -> int:
-    """The seed that the variable holds; raises InputError for anything else."""
-    if not (seed.isascii() and seed.isdigit()):
-        raise InputError(f"SSLBOOK_NOISE: got {seed!r}; a whole number from 0 on is needed")
-    return int(seed)
 
 
 @functools.cache

@@ -87,7 +87,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("canvas", canvas.Canvas)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
-    app.add_role("ran", Ran())
+    for name in ("ran", "minutes"):
+        app.add_role(name, Told())
     app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
     app.connect("doctree-read", _unique_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
@@ -132,27 +133,36 @@ def _unique_ids(app: Sphinx, doctree: nodes.document) -> None:
         node["ids"] = [name if taken[name] == 1 else f"{name}-{taken[name]}" for name in node["ids"]]
 
 
-class Ran(SphinxRole):
-    """``{ran}`training-exact epochs` ``: what was run, as the record itself says."""
+class Told(SphinxRole):
+    """``{ran}`training-exact epochs` ``: what was run, as the record itself says; ``{minutes}`intro useful:sec-probe:` ``: the time
+    that it takes to read chapters, or parts of them (`cells.reading`)."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """The number, or a warning that says what is missing."""
-        name, _, part = self.text.partition(" ")
+        """What is told, or a warning that says what is missing."""
         try:
-            told = recorded(name).ran(part)
+            return [self.told()], []
         except (OSError, ValueError) as error:
-            return [], [self.inliner.reporter.warning(f"{{ran}}`{self.text}`: {error}", line=self.lineno)]
-        return [nodes.Text(f"{told:,}" if isinstance(told, int) else str(told))], []
+            return [], [self.inliner.reporter.warning(f"{{{self.name}}}`{self.text}`: {error}", line=self.lineno)]
+
+    def told(self) -> nodes.Node:
+        """The number or word."""
+        name, _, part = self.text.partition(" ")
+        if self.name == "ran":
+            told = recorded(name).ran(part)
+        else:
+            folder = Path(self.env.srcdir, self.env.docname).parent
+            told = sum(cells.reading(folder, each) for each in self.text.split())
+        return nodes.Text(f"{told:,}" if isinstance(told, int) else str(told))
 
 
-class Pasted(SphinxRole):
+class Pasted(Told):
     """``{interval}``, ``{least}`` and ``{most}``: a number of this page's notebook, or of another's (``page.md::name:.1f``).
 
     They say in a sentence how sure a number is, or which side it bounds; `sslchapters.values.printed` rounds.
     """
 
-    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """The number, or a warning that says what is missing."""
+    def told(self) -> nodes.Node:
+        """The number, in its sentence."""
         page, name, form = named(self.text)
         document = self.env.docname
         if page:
@@ -160,15 +170,11 @@ class Pasted(SphinxRole):
         try:
             text = printed(self.name, name, form, _glued(Path(self.env.srcdir) / f"{document}.ipynb"))
         except KeyError as missing:
-            problem = f"{{{self.name}}} names {missing}, which {document} does not produce"
-        except (OSError, ValueError) as error:
-            problem = f"{{{self.name}}}`{self.text}`: {error}"
-        else:
-            classes = ["pasted-text", *(["sslbook-interval"] if self.name == "interval" else [])]
-            node = nodes.inline(self.rawtext, text, classes=classes)
-            self.set_source_info(node)
-            return [node], []
-        return [], [self.inliner.reporter.warning(problem, line=self.lineno)]
+            raise ValueError(f"it names {missing}, which {document} does not produce") from None
+        classes = ["pasted-text", *(["sslbook-interval"] if self.name == "interval" else [])]
+        node = nodes.inline(self.rawtext, text, classes=classes)
+        self.set_source_info(node)
+        return node
 
 
 @functools.lru_cache(maxsize=32)
