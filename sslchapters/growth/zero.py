@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, forward, initial, shifted_digits
+from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, between, forward, initial, shifted_digits
 from sslchapters.intervals import Interval
 
 STATES = (0, 100, 300)
@@ -41,14 +41,6 @@ class Scenes:
         noise = self.streams.normal((3, size, len(DOSES))).float()
         planted = self.a.sqrt() * noise[:, :1] + self.b.sqrt() * noise[:, 1:]
         return torch.cat([digits, planted], 3).flatten(1, 2)
-
-
-def _share(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of two views of each image ``(R, 2, n, D)``: mean product of partners less that of strangers, and mean square, ``(R,)``."""
-    n, mean = rows.shape[2], rows.mean(2)
-    partners = (rows[:, 0] * rows[:, 1]).sum(2).mean(1)
-    strangers = (n * (mean[:, 0] * mean[:, 1]).sum(1) - partners) / (n - 1)
-    return partners - strangers, rows.square().sum(3).mean((1, 2)), strangers
 
 
 def measured(
@@ -84,7 +76,7 @@ def measured(
         below = (x @ weights[0].detach().mT).unflatten(1, (2, -1))
         unit = torch.nn.functional.normalize(outputs, dim=3)
         for name, rows in {"output": outputs, "layer": below, "cosine": unit}.items():
-            totals[name].append(torch.stack(_share(rows)))
+            totals[name].append(torch.stack(between(rows)))
     found = {"zero": zero_of(weights, gradient, scenes)}
     for name, parts in totals.items():
         apart, square, strangers = torch.stack(parts).double().mean(0)
