@@ -105,6 +105,7 @@ SHARES = ("output", "with the mean", "unit length", "layer")
 """The part between images of the outputs' variance, of their mean square, of unit outputs' square, of the first layer's."""
 
 
+@torch.no_grad()
 def shares(weights: Weights, x: Tensor, outputs: int = OUTPUTS) -> Tensor:
     """The `SHARES` of a network with so many outputs, ``(R, 4)``, of two views of each image, ``(R, 2 n, d)``."""
     out = forward(weights, x)[..., :outputs].unflatten(1, (2, -1)).double()
@@ -179,11 +180,10 @@ CONTROLS = ("alignment alone", "labels", "random labels")
 TIMES = (25, 100, 400)
 
 
-def train(name: str, seeds: Sequence[int], times: Sequence[int] = TIMES, watched: bool = False) -> dict[str, Tensor]:
-    """Log growth of ``|W_1 q|^2`` at each time, ``(R, T, 22)``, and the loss there, ``(R, T)``.
+def train(name: str, seeds: Sequence[int], times: Sequence[int] = TIMES) -> dict[str, Tensor]:
+    """Log growth of ``|W_1 q|^2`` at each time, ``(R, T, 22)``, the loss, and `SHARES`, first untrained, ``(R, 1 + T, 4)``.
 
     The directions: sixteen of `DOSES`, four of the class, two constant.  Times after the method's last are its last.
-    watched: the `SHARES` of all images are measured, too, before training and at each time, ``shares`` ``(R, 1 + T, 4)``.
     """
     method, streams = METHODS[name], Streams(seeds, "growth-dose")
     data = Images(streams, method.random_labels)
@@ -193,15 +193,9 @@ def train(name: str, seeds: Sequence[int], times: Sequence[int] = TIMES, watched
     target = [each.detach().clone() for each in weights]
     planted = weights[0][..., PIXELS:].detach().square().sum(1).log()
     optimizer = torch.optim.SGD(parameters, lr=method.rate, momentum=method.momentum)
-    growth, losses, seen, own = [], [], [], Streams(seeds, "growth-share")
-    last, every = min(max(times), method.steps), torch.arange(data.shared.shape[1]).expand(len(seeds), -1)
-
-    def look() -> None:
-        with torch.no_grad():
-            seen.append(shares(weights, data.views(every, own), 10 if method.loss is cross_entropy else OUTPUTS))
-
-    if watched:
-        look()
+    own, every = Streams(seeds, "growth-share"), torch.arange(data.shared.shape[1]).expand(len(seeds), -1)
+    used, last = 10 if method.loss is cross_entropy else OUTPUTS, min(max(times), method.steps)
+    growth, losses, seen = [], [], [shares(weights, data.views(every, own), used)]
     for step in range(1, last + 1):
         x, labels = data.batch()
         outputs = forward(weights, x).unflatten(1, (2, -1))
@@ -219,11 +213,10 @@ def train(name: str, seeds: Sequence[int], times: Sequence[int] = TIMES, watched
         if step in times or step == last:
             growth.append(weights[0][..., PIXELS:].detach().square().sum(1).log() - planted)
             losses.append(value.detach())
-            if watched:
-                look()
-    found = {"growth": growth, "loss": losses} | ({"shares": seen} if watched else {})
-    whole = {name: len(times) + (name == "shares") for name in found}
-    return {name: torch.stack(of + of[-1:] * (whole[name] - len(of)), 1) for name, of in found.items()}
+            seen.append(shares(weights, data.views(every, own), used))
+    late = len(times) - len(losses)
+    found = {"growth": growth, "loss": losses, "shares": seen}
+    return {name: torch.stack(of + of[-1:] * late, 1) for name, of in found.items()}
 
 
 # --------------------------------------------------------------------------------------------------------------- measures

@@ -31,7 +31,7 @@ def doses(
     keep = (parts or parts_folder()) / "growth-dose"
 
     def trained(chunk: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
-        return train(chunk[0][0], [seed for _, seed in chunk], looks, watched=True)
+        return train(chunk[0][0], [seed for _, seed in chunk], looks)
 
     found = sweep(trained, tuple(METHODS), seeds, alike=lambda method: method, most=lambda method: 12, keep=keep)
     of_times = [looks.index(time) for time in times]

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, between, forward, initial, shifted_digits
-from sslchapters.intervals import Interval
+from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, between, forward, initial, shifted_digits
 
 STATES = (0, 100, 300)
 """Steps of training before a network is measured."""
@@ -77,28 +74,12 @@ def measured(
         unit = torch.nn.functional.normalize(outputs, dim=3)
         for name, rows in {"output": outputs, "layer": below, "cosine": unit}.items():
             totals[name].append(torch.stack(between(rows)))
-    found = {"zero": zero_of(weights, gradient, scenes)}
+    w, g = (each.detach()[..., PIXELS:].double() for each in (weights[0], gradient))
+    rate = -2 * (w * g).sum(1) / w.square().sum(1) / (scenes.a + scenes.b)
+    share = (scenes.a / (scenes.a + scenes.b)).double()
+    slope = rate @ (share - share.mean()) / (share - share.mean()).square().sum()
+    found = {"zero": share.mean() - rate.mean(1) / slope}
     for name, parts in totals.items():
         apart, square, strangers = torch.stack(parts).double().mean(0)
         found[name] = apart if name == "cosine" else apart / (square - strangers)
     return found
-
-
-def zero_of(weights: Weights, gradient: Tensor, scenes: Scenes) -> Tensor:
-    """Where the line of growth over variance, fitted in the share, crosses zero: ``(R,)``."""
-    w, g = (each.detach()[..., PIXELS:].double() for each in (weights[0], gradient))
-    variance = scenes.a + scenes.b
-    rate = -2 * (w * g).sum(1) / w.square().sum(1) / variance
-    share = (scenes.a / variance).double()
-    apart = share - share.mean()
-    slope = rate @ apart / apart.square().sum()
-    return share.mean() - rate.mean(1) / slope
-
-
-def line(x: np.ndarray, y: np.ndarray) -> tuple[Interval, Interval]:
-    """Slope and intercept of the least-squares line of ``y`` on ``x``, each with its 95% t-interval."""
-    fit = stats.linregress(x, y)
-    reach = float(stats.t.ppf(0.975, len(x) - 2))
-    ends = ((fit.slope, fit.stderr), (fit.intercept, fit.intercept_stderr))
-    slope, intercept = (Interval(mean, mean - reach * error, mean + reach * error, len(x)) for mean, error in ends)
-    return slope, intercept
