@@ -29,8 +29,8 @@ from sslbook.training.evaluate import knn_accuracy
 from sslbook.training.objectives import objective
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import FACTOR, SUBSET_SEED, Batches, generator, layout_of, make_optimizer
-from sslchapters.growth.dose import Response, response
-from sslchapters.intervals import Interval, mean_interval, ratio_of_means
+from sslchapters.growth.dose import Response, between, response
+from sslchapters.intervals import Interval
 from sslchapters.records import kept, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.training.records import settings_of
@@ -301,9 +301,8 @@ def growth_by_share(
         shares.append(doses[:, 0] / doses.sum(1))
         rates.append(-slope / doses.sum(1))
         with torch.no_grad():
-            one, two = (F.normalize(model.projector(model.encoder(view)), dim=1).double() for view in planted)
-        n, partners, total = len(index), float((one * two).sum()), float(one.sum(0) @ two.sum(0))
-        cosines.append(partners / n - (total - partners) / (n * (n - 1)))
+            unit = [F.normalize(model.projector(model.encoder(view)), dim=1).double() for view in planted]
+        cosines.append(float(between(torch.stack(unit)[None])[0]))
     share, rate = (torch.cat(each).double().numpy() for each in (shares, rates))
     return {
         "line": [*np.polyfit(share, rate, 1).tolist(), float(np.corrcoef(share, rate)[0, 1])],
@@ -378,20 +377,6 @@ def verdict(leads: Sequence[Interval]) -> str:
     if min(lead.low for lead in leads) > 0:
         return "share leads"
     return "amount leads" if max(lead.high for lead in leads) < 0 else "not decided"
-
-
-def zero_of_lines(found: Mapping[str, Any], method: str, look: int) -> tuple[Interval, Interval, float]:
-    """Mean slope of growth over the share; its zero, minus the mean value at 0 over it; mean output's share: with intervals."""
-    slope, start = np.array([row[look][:2] for row in found["of"][method]["line"]]).T
-    share = float(np.mean([row[look] for row in found["of"][method]["share"]]))
-    return mean_interval(slope), ratio_of_means(-start, slope), share
-
-
-def first_layer(found: Mapping[str, Any], method: str) -> np.ndarray:
-    """By seed, by how much the log of between over within of the first convolution has risen from the first look to the last."""
-    of = found["of"][method]
-    ratio = [np.array(b)[:, 0] - np.array(w)[:, 0] for b, w in zip(of["between"], of["within"], strict=True)]
-    return np.array([row[-1] - row[0] for row in ratio])
 
 
 STUDIES = {"growth-photographs": Study(values, tuple(range(1, 7)))}

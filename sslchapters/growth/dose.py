@@ -77,16 +77,42 @@ class Images:
     def batch(self, size: int = BATCH) -> tuple[Tensor, Tensor]:
         """Two views ``(R, 2 * size, d)``, first all first ones, and the labels ``(R, size)`` of a batch of distinct images."""
         index = self.streams.uniform((self.shared.shape[1],)).argsort(1)[:, :size]
-        which = (9 * self.streams.uniform((2, size))).long()
+        return self.views(index, self.streams), torch.gather(self.labels, 1, index)
+
+    def views(self, index: Tensor, streams: Streams) -> Tensor:
+        """Two views of the images ``index``, ``(R, n)``, as `batch` has them, drawn from these streams."""
+        which = (9 * streams.uniform((2, index.shape[1]))).long()
         digits = self.shifted[index[:, None], which]
         shared = torch.gather(self.shared, 1, index[..., None].expand(-1, -1, self.shared.shape[2]))
-        noise = self.streams.normal((2, size, self.noise.shape[1])).float() * self.noise[:, None, None]
-        return torch.cat([digits, shared[:, None] + noise], 3).flatten(1, 2), torch.gather(self.labels, 1, index)
+        noise = streams.normal((2, index.shape[1], self.noise.shape[1])).float() * self.noise[:, None, None]
+        return torch.cat([digits, shared[:, None] + noise], 3).flatten(1, 2)
 
 
 def _standard(x: Tensor) -> Tensor:
     x = x - x.mean(1, keepdim=True)
     return x / x.square().mean(1, keepdim=True).sqrt()
+
+
+def between(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of two views of each image ``(R, 2, n, D)``: mean product of partners less that of strangers, and mean square, ``(R,)``."""
+    n, mean = rows.shape[2], rows.mean(2)
+    partners = (rows[:, 0] * rows[:, 1]).sum(2).mean(1)
+    strangers = (n * (mean[:, 0] * mean[:, 1]).sum(1) - partners) / (n - 1)
+    return partners - strangers, rows.square().sum(3).mean((1, 2)), strangers
+
+
+SHARES = ("output", "with the mean", "unit length", "layer")
+"""The part between images of the outputs' variance, of their mean square, of unit outputs' square, of the first layer's."""
+
+
+@torch.no_grad()
+def shares(weights: Weights, x: Tensor, outputs: int = OUTPUTS) -> Tensor:
+    """The `SHARES` of a network with so many outputs, ``(R, 4)``, of two views of each image, ``(R, 2 n, d)``."""
+    out = forward(weights, x)[..., :outputs].unflatten(1, (2, -1)).double()
+    apart, square, strangers = between(out)
+    layer = between((x @ weights[0].mT).unflatten(1, (2, -1)).double())
+    cosines = between(F.normalize(out, dim=3))[0]
+    return torch.stack([apart / (square - strangers), apart / square, cosines, layer[0] / (layer[1] - layer[2])], 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------- methods
@@ -155,7 +181,7 @@ TIMES = (25, 100, 400)
 
 
 def train(name: str, seeds: Sequence[int], times: Sequence[int] = TIMES) -> dict[str, Tensor]:
-    """Log growth of ``|W_1 q|^2`` at each time, ``(R, T, 22)``, and the loss there, ``(R, T)``.
+    """Log growth of ``|W_1 q|^2`` at each time, ``(R, T, 22)``, the loss, and `SHARES`, first untrained, ``(R, 1 + T, 4)``.
 
     The directions: sixteen of `DOSES`, four of the class, two constant.  Times after the method's last are its last.
     """
@@ -167,8 +193,10 @@ def train(name: str, seeds: Sequence[int], times: Sequence[int] = TIMES) -> dict
     target = [each.detach().clone() for each in weights]
     planted = weights[0][..., PIXELS:].detach().square().sum(1).log()
     optimizer = torch.optim.SGD(parameters, lr=method.rate, momentum=method.momentum)
-    growth, losses = [], []
-    for step in range(1, min(max(times), method.steps) + 1):
+    own, every = Streams(seeds, "growth-share"), torch.arange(data.shared.shape[1]).expand(len(seeds), -1)
+    used, last = 10 if method.loss is cross_entropy else OUTPUTS, min(max(times), method.steps)
+    growth, losses, seen = [], [], [shares(weights, data.views(every, own), used)]
+    for step in range(1, last + 1):
         x, labels = data.batch()
         outputs = forward(weights, x).unflatten(1, (2, -1))
         if method.loss is not None:
@@ -182,12 +210,13 @@ def train(name: str, seeds: Sequence[int], times: Sequence[int] = TIMES) -> dict
         if method.average:
             for old, new in zip(target, weights, strict=True):
                 old.lerp_(new.detach(), 1 - method.average)
-        if step in times or step == min(max(times), method.steps):
+        if step in times or step == last:
             growth.append(weights[0][..., PIXELS:].detach().square().sum(1).log() - planted)
             losses.append(value.detach())
-    growth += growth[-1:] * (len(times) - len(growth))
-    losses += losses[-1:] * (len(times) - len(losses))
-    return {"growth": torch.stack(growth, 1), "loss": torch.stack(losses, 1)}
+            seen.append(shares(weights, data.views(every, own), used))
+    late = len(times) - len(losses)
+    found = {"growth": growth, "loss": losses, "shares": seen}
+    return {name: torch.stack(of + of[-1:] * late, 1) for name, of in found.items()}
 
 
 # --------------------------------------------------------------------------------------------------------------- measures

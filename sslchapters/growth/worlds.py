@@ -102,11 +102,6 @@ def parts_of(weights: Tensor, variances: Tensor) -> Tensor:
     return size / size.sum()
 
 
-def rate_of_share(parts: Tensor, shares: Tensor) -> Tensor:
-    r"""The law: :math:`p_k (h_k - c)` with :math:`c = \sum_j p_j h_j`, of the loss :math:`-c`."""
-    return parts * (shares - parts @ shares)
-
-
 def rate_of_info_nce(parts: Tensor, shares: Tensor, tau: float) -> Tensor:
     r"""Of attributes that flip: :math:`\frac{p_k}\tau (e_k - \sum_j p_j e_j)`, with :math:`e_k = h_k - \tanh(p_k / \tau)`."""
     excess = shares - torch.tanh(parts / tau)

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, Weights, forward, initial, shifted_digits
-from sslchapters.intervals import Interval
+from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, between, forward, initial, shifted_digits
 
 STATES = (0, 100, 300)
 """Steps of training before a network is measured."""
@@ -41,14 +38,6 @@ class Scenes:
         noise = self.streams.normal((3, size, len(DOSES))).float()
         planted = self.a.sqrt() * noise[:, :1] + self.b.sqrt() * noise[:, 1:]
         return torch.cat([digits, planted], 3).flatten(1, 2)
-
-
-def _share(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of two views of each image ``(R, 2, n, D)``: mean product of partners less that of strangers, and mean square, ``(R,)``."""
-    n, mean = rows.shape[2], rows.mean(2)
-    partners = (rows[:, 0] * rows[:, 1]).sum(2).mean(1)
-    strangers = (n * (mean[:, 0] * mean[:, 1]).sum(1) - partners) / (n - 1)
-    return partners - strangers, rows.square().sum(3).mean((1, 2)), strangers
 
 
 def measured(
@@ -84,29 +73,13 @@ def measured(
         below = (x @ weights[0].detach().mT).unflatten(1, (2, -1))
         unit = torch.nn.functional.normalize(outputs, dim=3)
         for name, rows in {"output": outputs, "layer": below, "cosine": unit}.items():
-            totals[name].append(torch.stack(_share(rows)))
-    found = {"zero": zero_of(weights, gradient, scenes)}
+            totals[name].append(torch.stack(between(rows)))
+    w, g = (each.detach()[..., PIXELS:].double() for each in (weights[0], gradient))
+    rate = -2 * (w * g).sum(1) / w.square().sum(1) / (scenes.a + scenes.b)
+    share = (scenes.a / (scenes.a + scenes.b)).double()
+    slope = rate @ (share - share.mean()) / (share - share.mean()).square().sum()
+    found = {"zero": share.mean() - rate.mean(1) / slope}
     for name, parts in totals.items():
         apart, square, strangers = torch.stack(parts).double().mean(0)
         found[name] = apart if name == "cosine" else apart / (square - strangers)
     return found
-
-
-def zero_of(weights: Weights, gradient: Tensor, scenes: Scenes) -> Tensor:
-    """Where the line of growth over variance, fitted in the share, crosses zero: ``(R,)``."""
-    w, g = (each.detach()[..., PIXELS:].double() for each in (weights[0], gradient))
-    variance = scenes.a + scenes.b
-    rate = -2 * (w * g).sum(1) / w.square().sum(1) / variance
-    share = (scenes.a / variance).double()
-    apart = share - share.mean()
-    slope = rate @ apart / apart.square().sum()
-    return share.mean() - rate.mean(1) / slope
-
-
-def line(x: np.ndarray, y: np.ndarray) -> tuple[Interval, Interval]:
-    """Slope and intercept of the least-squares line of ``y`` on ``x``, each with its 95% t-interval."""
-    fit = stats.linregress(x, y)
-    reach = float(stats.t.ppf(0.975, len(x) - 2))
-    ends = ((fit.slope, fit.stderr), (fit.intercept, fit.intercept_stderr))
-    slope, intercept = (Interval(mean, mean - reach * error, mean + reach * error, len(x)) for mean, error in ends)
-    return slope, intercept

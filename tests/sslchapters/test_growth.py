@@ -39,9 +39,9 @@ def test_a_response_tells_amount_from_share() -> None:
 
 
 def test_records_hold_every_cell_and_a_linear_network_s_zero_is_its_share(tmp_path: Path) -> None:
-    found = records.doses((0, 1), (1, 2), parts=tmp_path)
-    assert {np.shape(of) for of in found["growth"].values()} == {(2, 2, 22)}
-    assert set(found["growth"]) == set(dose.METHODS)
+    found = records.doses((0, 1), (1, 2), (1, 2, 3), parts=tmp_path)
+    for name, shape in {"growth": (2, 2, 22), "shares": (2, 4, 4)}.items():
+        assert {method: np.shape(of) for method, of in found[name].items()} == dict.fromkeys(dose.METHODS, shape)
     linear = zero.measured(range(6), "linear", batches=20)
     assert float((linear["zero"] - linear["output"]).abs().mean()) < 0.08
 
