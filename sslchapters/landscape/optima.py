@@ -1,8 +1,9 @@
-r"""The optima of one leaky rectifier on a finite set of points, exactly (uniform weights, no augmentation).
+r"""The optima of one leaky rectifier on a finite set of points or of views, exactly (uniform weights).
 
 Between the planes :math:`w^T x_i = 0` the matrix :math:`A` is constant and the energy is :math:`\frac12 w^T A w`; a maximum
 there is the leading eigenvector of :math:`A`.  On a plane the mean response has a kink, so that the energy's slope *falls* by
-:math:`(1 - a)\, p_i\, E[h]\, |x_i^T \dot w|` (a the lower slope), and the sphere can have a maximum there too: w with
+:math:`(1 - a)\, p_i\, E[h]\, |x_i^T \dot w|` (a the lower slope; with views, E[h] less their mean response), and the sphere can
+have a maximum there too: w with
 :math:`w^T x_i = 0` for i in Z is one if, with :math:`g = P^\perp_w A w` (gates of Z at a),
 
 .. math::  g = (1 - a)\, E[h] \sum_{i \in Z} t_i\, p_i\, x_i, \qquad 0 \le t_i \le 1,
@@ -82,11 +83,13 @@ def climb(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, f
     return w
 
 
-def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Optima:
-    """All certified maxima that ``starts (R, S, d)`` lead to; points within 1e-4 (a sine) of the plane count as on it."""
+def find(
+    cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02, near: float = 1e-4
+) -> Optima:
+    """All certified maxima that ``starts (R, S, d)`` lead to; points within ``near`` (a sine) of the plane count as on it."""
     w = climb(cloud, act, starts, steps=steps, first=first)
     u = w @ cloud.x.mT
-    on = u.abs() < 1e-4 * cloud.x.norm(dim=-1)[:, None]
+    on = u.abs() < near * cloud.x.norm(dim=-1)[:, None]
     # the exact maximum of the face that w lies on; one that is a line or a point has no eigenvalue above the zeros of its
     # complement: there w is projected instead
     face = _complement(cloud, on)
@@ -153,17 +156,19 @@ def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tenso
     depend on each other (two points on one line, the corners of a box), so SciPy solves them one by one.
     """
     x, p = cloud.x[replica], cloud.p[replica]
-    single = Cloud(x, p)
+    single = Cloud(x, p, cloud.views)
     u = w[:, None] @ x.mT
     a = _open(single, act, u, on[:, None])[:, 0]
     velocity = (a @ w[..., None])[..., 0]
     value = (velocity * w).sum(-1)
     pull = project(w, velocity)
-    mean = (p * act(u[:, 0]) * ~on).sum(-1)
+    cost = (
+        -(1 - act.slope) * p * single.centred(act(u) * ~on[:, None])[:, 0]
+    )  # of a gate that opens: its image below the mean
     residual = (on * u[:, 0]).norm(dim=-1)
     opening = torch.zeros_like(u[:, 0])
     for k, (mask, force) in enumerate(zip(on, pull, strict=True)):
-        columns = ((1 - act.slope) * mean[k] * p[k, mask, None] * x[k, mask]).T
+        columns = (cost[k, mask, None] * x[k, mask]).T
         if columns.any():
             # dependent points leave a choice: openings strictly between the ends, if there are any, say most
             for edge in (1e-6, 0.0):
@@ -178,7 +183,7 @@ def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tenso
     a = _open(single, act, u, on[:, None], opening[:, None])[:, 0]
     inner = _complement(single, between[:, None])[:, 0] - w[:, :, None] * w[:, None, :]
     second = torch.linalg.eigvalsh(inner @ a @ inner)[..., -1]
-    return (residual < 1e-9) & (second < value * (1 - 1e-9)), residual
+    return (residual < 1e-9) & (second < value * (1 - 1e-9)) & ~(on & (cost < 0)).any(-1), residual
 
 
 def _open(cloud: Cloud, act: Activation, u: Tensor, on: Tensor, opening: Tensor | float = 0.0) -> Tensor:
@@ -340,31 +345,6 @@ def _arcs(at: Tensor) -> Tensor:
     corner = torch.cat([at + math.pi / 2, at - math.pi / 2]).remainder(2 * math.pi).sort().values
     corner = corner[torch.cat([torch.tensor([True]), corner.diff() > 1e-9])]
     return torch.cat([corner, corner[:1] + 2 * math.pi])
-
-
-def closed_form(points: Sequence[float], act: Activation) -> int:
-    r"""The number of maxima of a leaky rectifier, uniform weights, from the sinusoid :math:`b + r \cos(2\theta - c)` of each arc.
-
-    Nothing is scanned: the sinusoid's only crest is inside the arc or not, and its slope at the ends decides the kinks.
-    """
-    at = torch.as_tensor(points, dtype=torch.float64)
-    ends = _arcs(at)
-    x = torch.stack([at.cos(), at.sin()], -1)
-    gate = act.gate((((ends[1:] + ends[:-1]) / 2)[:, None] - at).cos())[..., None] * x  # (arcs, N, 2)
-    centred = gate - gate.mean(1, keepdim=True)
-    a = centred.mT @ centred / len(at)
-    cosine, sine = (a[:, 0, 0] - a[:, 1, 1]) / 4, a[:, 0, 1] / 2
-
-    def rate(theta: Tensor) -> Tensor:
-        value = 2 * (sine * (2 * theta).cos() - cosine * (2 * theta).sin())
-        return torch.where(value.abs() < 1e-12, torch.zeros_like(value), value)
-
-    crest = torch.atan2(sine, cosine) / 2
-    turns = ((ends[:-1] - crest) / math.pi).ceil() * math.pi + crest
-    flat = torch.hypot(sine, cosine) < 1e-14
-    inside = ((turns > ends[:-1] + 1e-9) & (turns < ends[1:] - 1e-9) & ~flat).sum()
-    before, after = rate(ends[1:]), rate(ends[:-1]).roll(-1)
-    return int(inside + ((before > 0) & (after < 0)).sum())
 
 
 def census(
