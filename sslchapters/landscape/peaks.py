@@ -1,6 +1,4 @@
 """In how many peaks one unit ends that climbs its own energy on digits, how large their basins are, and what shifts change.
-
-`CLIMBS` names what is climbed: the digits as they are, all shifts by at most a pixel, and finer shifts within the same range.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ CLIMBS = {
     "ReLU, 25": (RELU, 5, 40, 2000),
     "ReLU, 81": (RELU, 9, 40, 4000),
 }
-"""Response and number of views: the response, shifts along a side, starts, and steps of a climb."""
+"""Response and number of views (shifts by at most a pixel): the response, shifts along a side, starts, and steps of a climb."""
 NEAR = 0.1
 """Largest sine of the angle between a unit and the plane of a view that counts as near."""
 
