@@ -1,5 +1,4 @@
-"""In how many peaks one unit ends that climbs its own energy on digits, how large their basins are, and what shifts change.
-"""
+"""In how many peaks one unit ends that climbs its own energy on digits, how large their basins are, and what shifts do."""
 
 from __future__ import annotations
 
