@@ -18,7 +18,7 @@ from sslchapters.sweep import Study
 CLIMBS = {
     "linear, 1": (LINEAR, 1, 1000, 200),
     "linear, 9": (LINEAR, 3, 1000, 200),
-    "ReLU, 1": (RELU, 1, 1000, 16000),
+    "ReLU, 1": (RELU, 1, 1000, 4000),
     "ReLU, 9": (RELU, 3, 1000, 3000),
     "ReLU, 25": (RELU, 5, 40, 2000),
     "ReLU, 81": (RELU, 9, 40, 4000),
