@@ -1,21 +1,16 @@
-r"""The optima of one leaky rectifier on a finite set of points, exactly (uniform weights, no augmentation).
+r"""The optima of one leaky rectifier on a finite set of points or of views, exactly (uniform weights).
 
 Between the planes :math:`w^T x_i = 0` the matrix :math:`A` is constant and the energy is :math:`\frac12 w^T A w`; a maximum
 there is the leading eigenvector of :math:`A`.  On a plane the mean response has a kink, so that the energy's slope *falls* by
 :math:`(1 - a)\, p_i\, E[h]\, |x_i^T \dot w|` (a the lower slope), and the sphere can have a maximum there too: w with
 :math:`w^T x_i = 0` for i in Z is one if, with :math:`g = P^\perp_w A w` (gates of Z at a),
 
-.. math::  g = (1 - a)\, E[h] \sum_{i \in Z} t_i\, p_i\, x_i, \qquad 0 \le t_i \le 1,
+.. math::  g = (1 - a)\, E[h] \sum_{i \in Z} t_i\, p_i\, x_i, \qquad 0 \le t_i \le 1
 
+(with views, E[h] less the mean response to the views of i's image, which must not be negative),
 and w leads A, with gate i open by :math:`t_i`, on the complement of the :math:`x_i` with :math:`0 < t_i < 1`.
 `find` climbs from many starts, puts what it finds exactly where it belongs and keeps what passes this test; `every` leaves nothing
 out: it tries all faces into which the planes cut the sphere, on each of which only the leading eigenvectors of A can be maxima.
-
-Linear filters in training: where they go if the weights stay as they are, and if each step computes them anew (Section 3).
-
-With weights that are held fixed, the energy of a linear filter is :math:`\frac12 w^T C_\alpha[x] w`; its only maxima on the
-sphere are plus and minus the leading eigenvector.  With the weights of InfoNCE at the filter's own outputs, :math:`C_\alpha[x]`
-moves with w.
 
 Filters on a circle of points: the energy along :math:`w = (\cos\theta, \sin\theta)` and its maxima (Fig. 8 of [tian2023]).
 
@@ -26,11 +21,6 @@ Without augmentation the dynamics of Eq. 2, with weights that are computed anew 
 - InfoNCE with :math:`\epsilon = 0`: :math:`-\frac{\tau}{2 N^2} \sum_i \log \frac{1}{N - 1} \sum_{j \ne i} e^{-d_{ij}^2/\tau}`,
 
 with :math:`d_{ij}^2 = (h_i - h_j)^2 / 2`.  Between the kinks, where :math:`w \perp x_i`, it is analytic.
-
-Augmentation by rotations of the first two coordinates: the energy along an orbit (Appendix B.5 of [tian2023]).
-
-Lemma 2's limit is :math:`E = \frac14 \sum_{st} p_s p_t K_{st} (b_s - b_t)^2`, :math:`b_s(w)` the mean response over the views of s.
-If the rotations form a group and are drawn uniformly from it, every :math:`b_s` is the same at w and at Rw.
 """
 
 from __future__ import annotations
@@ -45,7 +35,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._random import Streams
-from sslchapters.checks import over_instances
 from sslchapters.energies import contrastive_covariance, project, weights
 from sslchapters.landscape.theory import Activation, Cloud, gaussian
 
@@ -82,11 +71,13 @@ def climb(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, f
     return w
 
 
-def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Optima:
-    """All certified maxima that ``starts (R, S, d)`` lead to; points within 1e-4 (a sine) of the plane count as on it."""
+def find(
+    cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02, near: float = 1e-4
+) -> Optima:
+    """All certified maxima that ``starts (R, S, d)`` lead to; points within ``near`` (a sine) of the plane count as on it."""
     w = climb(cloud, act, starts, steps=steps, first=first)
     u = w @ cloud.x.mT
-    on = u.abs() < 1e-4 * cloud.x.norm(dim=-1)[:, None]
+    on = u.abs() < near * cloud.x.norm(dim=-1)[:, None]
     # the exact maximum of the face that w lies on; one that is a line or a point has no eigenvalue above the zeros of its
     # complement: there w is projected instead
     face = _complement(cloud, on)
@@ -153,17 +144,19 @@ def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tenso
     depend on each other (two points on one line, the corners of a box), so SciPy solves them one by one.
     """
     x, p = cloud.x[replica], cloud.p[replica]
-    single = Cloud(x, p)
+    single = Cloud(x, p, cloud.views)
     u = w[:, None] @ x.mT
     a = _open(single, act, u, on[:, None])[:, 0]
     velocity = (a @ w[..., None])[..., 0]
     value = (velocity * w).sum(-1)
     pull = project(w, velocity)
-    mean = (p * act(u[:, 0]) * ~on).sum(-1)
+    cost = (
+        -(1 - act.slope) * p * single.centred(act(u) * ~on[:, None])[:, 0]
+    )  # of a gate that opens: its image below the mean
     residual = (on * u[:, 0]).norm(dim=-1)
     opening = torch.zeros_like(u[:, 0])
     for k, (mask, force) in enumerate(zip(on, pull, strict=True)):
-        columns = ((1 - act.slope) * mean[k] * p[k, mask, None] * x[k, mask]).T
+        columns = (cost[k, mask, None] * x[k, mask]).T
         if columns.any():
             # dependent points leave a choice: openings strictly between the ends, if there are any, say most
             for edge in (1e-6, 0.0):
@@ -178,7 +171,7 @@ def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tenso
     a = _open(single, act, u, on[:, None], opening[:, None])[:, 0]
     inner = _complement(single, between[:, None])[:, 0] - w[:, :, None] * w[:, None, :]
     second = torch.linalg.eigvalsh(inner @ a @ inner)[..., -1]
-    return (residual < 1e-9) & (second < value * (1 - 1e-9)), residual
+    return (residual < 1e-9) & (second < value * (1 - 1e-9)) & ~(on & (cost < 0)).any(-1), residual
 
 
 def _open(cloud: Cloud, act: Activation, u: Tensor, on: Tensor, opening: Tensor | float = 0.0) -> Tensor:
@@ -197,7 +190,7 @@ def train_linear(
     replicas: int, filters: int, seed: int, *, anew: bool, tau: float = 0.1, steps: int = 800
 ) -> dict[str, Tensor]:
     """Projected ascent of linear filters from random starts, on batches of 10 points without augmentation: where they end, up to
-    sign.
+    sign (Section 3 of [tian2023]).
 
     ``anew``: InfoNCE weights (epsilon 0) at each filter's own outputs in every step; else Gaussian weights of the points.
     cosine: of each end with the leading eigenvector of the fixed matrix, ``(R, S)``.  directions: how many of the ends of filters
@@ -342,31 +335,6 @@ def _arcs(at: Tensor) -> Tensor:
     return torch.cat([corner, corner[:1] + 2 * math.pi])
 
 
-def closed_form(points: Sequence[float], act: Activation) -> int:
-    r"""The number of maxima of a leaky rectifier, uniform weights, from the sinusoid :math:`b + r \cos(2\theta - c)` of each arc.
-
-    Nothing is scanned: the sinusoid's only crest is inside the arc or not, and its slope at the ends decides the kinks.
-    """
-    at = torch.as_tensor(points, dtype=torch.float64)
-    ends = _arcs(at)
-    x = torch.stack([at.cos(), at.sin()], -1)
-    gate = act.gate((((ends[1:] + ends[:-1]) / 2)[:, None] - at).cos())[..., None] * x  # (arcs, N, 2)
-    centred = gate - gate.mean(1, keepdim=True)
-    a = centred.mT @ centred / len(at)
-    cosine, sine = (a[:, 0, 0] - a[:, 1, 1]) / 4, a[:, 0, 1] / 2
-
-    def rate(theta: Tensor) -> Tensor:
-        value = 2 * (sine * (2 * theta).cos() - cosine * (2 * theta).sin())
-        return torch.where(value.abs() < 1e-12, torch.zeros_like(value), value)
-
-    crest = torch.atan2(sine, cosine) / 2
-    turns = ((ends[:-1] - crest) / math.pi).ceil() * math.pi + crest
-    flat = torch.hypot(sine, cosine) < 1e-14
-    inside = ((turns > ends[:-1] + 1e-9) & (turns < ends[1:] - 1e-9) & ~flat).sum()
-    before, after = rate(ends[1:]), rate(ends[:-1]).roll(-1)
-    return int(inside + ((before > 0) & (after < 0)).sum())
-
-
 def census(
     sets: int, points: int, act: Activation, alpha: str = "uniform", tau: float = 1.0, seed: int = 0
 ) -> dict[str, Tensor]:
@@ -379,49 +347,6 @@ def census(
 
 def _wrap(theta: Tensor) -> list[float]:
     return ((theta + math.pi).remainder(2 * math.pi) - math.pi).sort().values.tolist()
-
-
-def _rotate(x: Tensor, angle: Tensor) -> Tensor:
-    """``x (..., d)`` with its first two coordinates turned by ``angle (...)``, which broadcasts."""
-    c, s = angle.cos(), angle.sin()
-    turned = torch.stack([c * x[..., 0] - s * x[..., 1], s * x[..., 0] + c * x[..., 1]], -1)
-    rest = x[..., 2:].expand(*turned.shape[:-1], x.shape[-1] - 2)
-    return torch.cat([turned, rest], -1)
-
-
-def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0) -> dict[str, float]:
-    """The relative change of the energy along orbits, random populations and filters in three dimensions, Gaussian weights.
-
-    - group: under the members of a cyclic group whose rotations are the views, for any activation;
-    - circle: under every rotation, for monomials, whose mean over the circle is that over the group.
-
-    Broken: no augmentation; two thirds of the group, which are no group.
-    """
-    group = 12
-    draw = Streams(range(seed, seed + replicas), "orbit")
-    x, w = draw.normal((6, 3)), F.normalize(draw.normal((1, 3)), dim=-1)
-    kernel = gaussian(act(x @ w.mT), 1.0)  # at the filter itself, and held fixed
-    steps = 2 * math.pi * torch.arange(group, dtype=x.dtype) / group
-    every = 2 * math.pi * draw.uniform((8,), torch.float64)
-
-    def limit(w: Tensor, seen: Tensor) -> Tensor:  # of the energy at w (R, W, d), for views (R, S, V, d): (R, W)
-        b = act(torch.einsum("rwd,rsvd->rwsv", w, seen)).mean(-1)
-        return torch.einsum("rst,rwst->rw", kernel, (b[..., :, None] - b[..., None, :]).square()) / (4 * 6**2)
-
-    def change(seen: Tensor, angle: Tensor) -> Tensor:
-        base = limit(w, seen)
-        return ((limit(_rotate(w, angle), seen) - base).abs() / base).amax(1)[alive]
-
-    views = _rotate(x[:, :, None], steps)
-    alive = (act(x @ w.mT).abs().amax(1) > 0)[:, 0]  # a silent ReLU has no energy to compare with
-    gaps = {
-        "group": change(views, steps),
-        "broken: no augmentation": change(views[:, :, :1], steps),
-        "broken: no group": change(views[:, :, : 2 * group // 3], steps),
-    }
-    if act.degree > 1:
-        gaps["circle"] = change(views, every)
-    return over_instances(gaps)
 
 
 def blurred(theta: Tensor, points: Sequence[float], reach: float) -> Tensor:

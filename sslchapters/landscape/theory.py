@@ -353,35 +353,38 @@ THRESHOLD = (3 - math.sqrt(5)) / 2
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points ``x (R, n, d)`` with probabilities ``p (R, n)``."""
+    """Points ``x (R, n, d)`` with probabilities ``p (R, n)``; each ``views`` neighbours are equally likely views of one image."""
 
     x: Tensor
     p: Tensor
+    views: int = 1
 
     def matrix(self, w: Tensor, act: Activation) -> Tensor:
         """``A(w)`` at ``w (R, S, d)``: ``(R, S, d, d)``."""
         return self.gated(act.gate(w @ self.x.mT))
 
     def gated(self, gate: Tensor) -> Tensor:
-        """The covariance of the points times their gates ``(R, S, n)``: ``(R, S, d, d)``."""
-        weight = self.p[:, None] * gate
-        mean = weight @ self.x
-        second = torch.einsum("rsn,rnd,rne->rsde", weight * gate, self.x, self.x)
-        return second - mean[..., :, None] * mean[..., None, :]
+        """The covariance over images of their mean gated view, with the gates ``(R, S, n)``: ``(R, S, d, d)``."""
+        each = (-1, self.views)
+        mean = torch.einsum("rsiv,rivd->rsid", gate.unflatten(-1, each), self.x.unflatten(1, each)) / self.views
+        p = self.p.unflatten(1, each).sum(-1)
+        first = torch.einsum("ri,rsid->rsd", p, mean)
+        return torch.einsum("ri,rsid,rsie->rsde", p, mean, mean) - first[..., :, None] * first[..., None, :]
+
+    def centred(self, f: Tensor) -> Tensor:
+        """Of responses ``(R, S, n)`` the mean over the views of each point's image, less that over all: ``(R, S, n)``."""
+        mean = f.unflatten(-1, (-1, self.views)).mean(-1).repeat_interleave(self.views, -1)
+        return mean - (self.p[:, None] * mean).sum(-1, keepdim=True)
 
     def velocity(self, w: Tensor, act: Activation) -> Tensor:
         """``A(w) w`` without the matrix: ``(R, S, d)``."""
         u = w @ self.x.mT
         gate = act.gate(u)
-        h = gate * u
-        h = h - (self.p[:, None] * h).sum(-1, keepdim=True)
-        return (self.p[:, None] * gate * h) @ self.x
+        return (self.p[:, None] * gate * self.centred(gate * u)) @ self.x
 
     def energy(self, w: Tensor, act: Activation) -> Tensor:
-        """Half the variance of the filter's response: ``(R, S)``."""
-        h = act(w @ self.x.mT)
-        mean = (self.p[:, None] * h).sum(-1)
-        return 0.5 * ((self.p[:, None] * h.square()).sum(-1) - mean.square())
+        """Half the variance over images of the filter's mean response: ``(R, S)``."""
+        return 0.5 * (self.p[:, None] * self.centred(act(w @ self.x.mT)).square()).sum(-1)
 
 
 def categorical(p: Tensor, patterns: Tensor) -> Cloud:
