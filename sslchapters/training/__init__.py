@@ -1,1 +1,1 @@
-"""Chapter ``training``: the papers' tables on CIFAR-10 and STL-10, their presets, and runs that the chapter looks into."""
+"""Chapters ``training`` and ``survives``: the tables on CIFAR-10 and STL-10, their presets, runs that the chapters look into."""

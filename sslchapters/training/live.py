@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from PIL import Image
 
 STEADY = ("schedule=constant", "evaluate=0")
+BARE_TARGET = ("networks.target=none", "stop_gradient=false")
 RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "SimCLR": ("digits-simclr-nce", STEADY),
+    "SimCLR, no negatives": ("digits-simclr-nce", (*STEADY, "objective=byol", "networks.predictor=0", *BARE_TARGET)),
     "BYOL": ("digits-byol", STEADY),
     "BYOL, no predictor": ("digits-byol", (*STEADY, "networks.predictor=0")),
-    "BYOL, no EMA, no stop-gradient": ("digits-byol", (*STEADY, "networks.target=none", "stop_gradient=false")),
+    "BYOL, no EMA, no stop-gradient": ("digits-byol", (*STEADY, *BARE_TARGET)),
 }
 """What the page trains: the preset that each begins with, and what is changed in it."""
 
@@ -53,8 +55,7 @@ class Course:
 
     loss: the last epoch's mean, of nothing before the first.  knn: accuracy in [0, 1].
     likeness: mean cosine of two different test images' embeddings.
-    embeddings, features: ``(looks, N, D)`` and ``(looks, N, F)`` of the test images, by the first seed's network; known:
-    ``(looks, M, F)``, of the training images.
+    embeddings: ``(looks, N, D)`` of the test images, by the first seed's network.
     """
 
     epochs: tuple[int, ...]
@@ -62,8 +63,6 @@ class Course:
     knn: Tensor
     likeness: Tensor
     embeddings: Tensor
-    features: Tensor
-    known: Tensor
 
 
 def settings_of(name: str, seed: int, epochs: int) -> Settings:
@@ -89,11 +88,10 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
                 stopped = train(settings, Path(folder), stop_after=epoch * steps, data=data, device="cpu", quiet=True)
                 seen.append(look(stopped.model, settings, *data, loss=stopped.rows[-1]["loss"]))
         found.append(seen)
-    return Course(
-        looks,
-        *(torch.tensor([[seen[k] for seen in of_seed] for of_seed in found], dtype=torch.float64).T for k in range(3)),
-        *(torch.stack([seen[k] for seen in found[0]]) for k in range(3, 6)),
+    loss, knn, likeness = (
+        torch.tensor([[seen[k] for seen in of_seed] for of_seed in found], dtype=torch.float64).T for k in range(3)
     )
+    return Course(looks, loss, knn, likeness, torch.stack([seen[3] for seen in found[0]]))
 
 
 def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
@@ -112,7 +110,7 @@ def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset, los
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
     accuracy = knn_accuracy(theirs, known.labels, ours, asked.labels)
-    return loss, accuracy, float(mean_cosine(embeddings)), embeddings, ours, theirs
+    return loss, accuracy, float(mean_cosine(embeddings)), embeddings
 
 
 def resumed_apart(seed: int) -> dict[str, float]:

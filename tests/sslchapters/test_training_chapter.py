@@ -24,9 +24,9 @@ def test_a_course_has_a_row_a_look_and_a_column_a_seed(monkeypatch: pytest.Monke
     assert found.knn.shape == found.likeness.shape == (3, 2)
     assert bool(found.loss[0].isnan().all())
     assert bool(found.loss[1:].isfinite().all())
-    assert found.embeddings.shape[:2] == found.features.shape[:2] == found.known.shape[:2] == (3, 256)
+    assert found.embeddings.shape[:2] == (3, 256)
     torch.testing.assert_close(found.embeddings.norm(dim=2), torch.ones(3, 256))
-    assert not torch.equal(found.features[1], found.features[2])
+    assert not torch.equal(found.embeddings[1], found.embeddings[2])
     alone = live.course("SimCLR", (1,), 2, 2)
     assert torch.equal(alone.knn[-1, 0], found.knn[-1, 1]), "a stop to look changes nothing, nor does another seed"
 
