@@ -465,7 +465,7 @@ ANSWERS = {
     "A-Thm3": ["covariance.html#one-covariance-moves-the-weights"],
     "callbacks": ["library.html#training"],
     "colapse": ["questions.html#why-does-byol-not-collapse"],
-    "how do I know if it collapsed": ["questions.html#what-should-i-watch-in-a-run", "library.html#has-it-collapsed"],
+    "how do I know if it collapsed": ["questions.html#what-should-i-watch-in-a-run"],
 }
 NAMED = {"Pipeline": "Pipeline", "covariance_operator": "covariance_operator", "effective_rnak": "effective_rank"}
 NAMED |= {
