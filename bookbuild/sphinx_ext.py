@@ -146,12 +146,11 @@ class Told(SphinxRole):
 
     def told(self) -> nodes.Node:
         """The number or word."""
-        name, _, part = self.text.partition(" ")
-        if self.name == "ran":
-            told = recorded(name).ran(part)
-        else:
+        if self.name == "minutes":
             folder = Path(self.env.srcdir, self.env.docname).parent
-            told = sum(cells.reading(folder, each) for each in self.text.split())
+            return nodes.Text(str(sum(cells.reading(folder, part) for part in self.text.split())))
+        name, _, part = self.text.partition(" ")
+        told = recorded(name).ran(part)
         return nodes.Text(f"{told:,}" if isinstance(told, int) else str(told))
 
 

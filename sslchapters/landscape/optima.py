@@ -150,9 +150,7 @@ def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tenso
     velocity = (a @ w[..., None])[..., 0]
     value = (velocity * w).sum(-1)
     pull = project(w, velocity)
-    cost = (
-        -(1 - act.slope) * p * single.centred(act(u) * ~on[:, None])[:, 0]
-    )  # of a gate that opens: its image below the mean
+    cost = -(1 - act.slope) * p * single.centred(act(u) * ~on[:, None])[:, 0]  # of a gate that opens
     residual = (on * u[:, 0]).norm(dim=-1)
     opening = torch.zeros_like(u[:, 0])
     for k, (mask, force) in enumerate(zip(on, pull, strict=True)):
