@@ -1,15 +1,13 @@
-"""One notebook in a kernel of the running interpreter, by papermill, whatever the shell and the user's folders hold.
+"""One notebook in a kernel of the running interpreter, by nbclient, whatever the shell and the user's folders hold.
 
-Jupyter looks for the kernel ``python3`` in the user's folders too, where it may belong to another environment. Here a folder with
-our own specification comes first, so the interpreter that executes a chapter is the one that runs this code. Settings of IPython
-and matplotlib stay out, and so do the shell's variables but for those in `PASSED` and `KEYED`: a page must not depend on them.
+Jupyter looks for the kernel ``python3`` in the user's folders too, where it may belong to another environment. Here the kernel is
+of the interpreter that runs this code. Settings of IPython and matplotlib stay out, and so do the shell's variables but for those
+in `PASSED` and `KEYED`: a page must not depend on them.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import logging
+import asyncio
 import os
 import re
 import sys
@@ -18,9 +16,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import nbformat
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError
 from nbformat import NotebookNode
 
 from bookbuild.layout import SOURCE, code_cells, tags
@@ -79,22 +80,17 @@ def variables() -> dict[str, str]:
 
 @contextmanager
 def environment() -> Iterator[dict[str, str]]:
-    """All variables under which kernels run, valid inside the block: the specification of their kernel lies in a folder that goes.
+    """All variables under which kernels run, valid inside the block: what they write of their own lies in a folder that goes.
 
     One thread a kernel, unless ``SSLBOOK_THREADS`` says otherwise: chapters run side by side, and sums keep their order.
     """
     threads = os.environ.get("SSLBOOK_THREADS", "1")
-    with tempfile.TemporaryDirectory(prefix="sslbook-") as name:
+    with tempfile.TemporaryDirectory(prefix="sslbook-", ignore_cleanup_errors=True) as name:
         require_writable(Path(name), 2**20)  # a kernel, which writes its profile, could not say that it can't
-        argv = [sys.executable, "-c", _LAUNCH, "-f", "{connection_file}"]
-        argv += ["--log-level=50"]  # else a kernel that is stopped after a failed cell talks into the report
-        spec = json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"})
-        write_text(Path(name) / "kernels/python3/kernel.json", spec)
         write_text(Path(name) / "matplotlibrc", "")
         yield {
             "HOME": name,  # where a container's user has none
             **variables(),
-            "JUPYTER_PATH": name,
             "IPYTHONDIR": str(Path(name) / "ipython"),
             "JUPYTER_PLATFORM_DIRS": "1",
             "MATPLOTLIBRC": str(Path(name) / "matplotlibrc"),
@@ -115,49 +111,37 @@ class Failure:
     source: str = ""
 
 
-def run(
-    notebook: NotebookNode, *, partial: Path, folder: Path, cell_seconds: float, values: Mapping[str, Any]
-) -> tuple[NotebookNode, list[Failure]]:
-    """Execute ``notebook`` with the parameters ``values``, working in ``folder``, saving to ``partial`` after each cell.
+class _OwnKernel(AsyncKernelManager):
+    """A kernel of the running interpreter, and not what `python3` is to the user's Jupyter."""
 
-    A cell that raises does not stop those behind it. Returns the notebook with whatever was put out, and what failed: cells that
-    raised, or did not run to their end. Call it under the variables of `environment`.
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """How it is started: silent, else a kernel that is stopped after a failed cell talks into the report."""
+        argv = [sys.executable, "-c", _LAUNCH, "-f", "{connection_file}", "--log-level=50"]
+        return KernelSpec(argv=argv, display_name="Python 3", language="python")
+
+
+def run(notebook: NotebookNode, given: Mapping[str, str], *, folder: Path, cell_seconds: float) -> list[Failure]:
+    """Execute ``notebook`` in place, working in ``folder``, under the variables ``given`` (of `environment`).
+
+    A cell that raises does not stop those behind it. Returns what failed: cells that raised, or did not run to their end.
     """
-    import papermill
-    from nbclient.exceptions import CellTimeoutError, DeadKernelError
-    from papermill.exceptions import PapermillExecutionError
-    from papermill.execute import remove_error_markers
-
-    logging.getLogger("papermill").setLevel(logging.ERROR)
-    execute_notebook = functools.partial(
-        papermill.execute_notebook,
+    client = NotebookClient(
         notebook,
-        str(partial),
-        parameters=dict(values),
-        kernel_name="python3",
-        progress_bar=False,
-        start_timeout=START_SECONDS,
-        execution_timeout=cell_seconds,
-        cwd=str(folder),
+        kernel_manager_class=_OwnKernel,
+        startup_timeout=START_SECONDS,
+        timeout=cell_seconds,
         allow_errors=True,
+        shutdown_kernel="immediate",
     )
     stopped = ""
     try:
-        try:
-            executed = execute_notebook()
-        except RuntimeError as error:
-            if "kernel_info" not in str(error):
-                raise
-            executed = execute_notebook()  # another kernel took one of its ports between their choice and their use
-        return executed, failures(executed)
-    except PapermillExecutionError:
-        pass
+        asyncio.run(client.async_execute(cwd=str(folder), env=dict(given)))
     except CellTimeoutError:
         stopped = f"a cell ran longer than {cell_seconds:g} s and was stopped"
-    except (DeadKernelError, RuntimeError) as error:
+    except RuntimeError as error:
         stopped = f"the kernel died or did not start: {error}"
-    executed = remove_error_markers(nbformat.read(partial, as_version=4)) if partial.exists() else notebook
-    return executed, failures(executed, stopped)
+    return failures(notebook, stopped)
 
 
 def failures(notebook: NotebookNode, stopped: str = "") -> list[Failure]:
@@ -167,7 +151,7 @@ def failures(notebook: NotebookNode, stopped: str = "") -> list[Failure]:
     """
     found, silent = [], []
     cells = code_cells(notebook)
-    begun = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
+    begun = [cell for cell in cells if "execution" in cell.metadata]
     if stopped and not begun:
         return [Failure(stopped)]
     if stopped:

@@ -30,7 +30,7 @@ LONGEST = 630
 BUDGETS = {
     "sslbook": 9_018,
     "sslchapters": 17_230,
-    "bookbuild": 3_601,
+    "bookbuild": 3_518,
     "benchmarks": 527,
     "tests": 12_744,
     "tools": 707,
