@@ -62,7 +62,7 @@ MATHJAX: dict[str, Any] = {
     "tex": {"packages": ["base", "ams", "newcommand", "configmacros", "textmacros", "boldsymbol", "mathtools"]},
     "svg": {"fontCache": "global"},
 }
-"""What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
+"""What `mathjax.js` is told; CONTRIBUTING.md says how it was joined, and which TeX packages it holds."""
 _DROPPED = ("sphinx_thebe", "sphinx_comments")  # what they have connected: Jupyter Book always loads them
 
 

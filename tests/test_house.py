@@ -33,7 +33,7 @@ BUDGETS = {
     "bookbuild": 3_518,
     "benchmarks": 527,
     "tests": 12_744,
-    "tools": 707,
+    "tools": 595,
 }
 """Lines of Python, which may only fall."""
 
