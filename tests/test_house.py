@@ -31,7 +31,7 @@ BUDGETS = {
     "sslbook": 9_018,
     "sslchapters": 17_230,
     "bookbuild": 3_518,
-    "benchmarks": 527,
+    "benchmarks": 486,
     "tests": 12_744,
     "tools": 595,
 }
