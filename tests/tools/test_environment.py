@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -61,11 +59,3 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path, capsys: p
         environment.make_venv(tmp_path, system_packages=False)
     assert "is not a virtual environment" in capsys.readouterr().err
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
-
-
-def test_a_wrong_choice_of_torch_is_named() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], env={**os.environ, "SSLBOOK_TORCH": "rocm"}, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert "SSLBOOK_TORCH is 'rocm'; it may be one of auto, cpu, cuda, system" in done.stderr
