@@ -103,8 +103,6 @@ def _with_prose(executed: NotebookNode, chapter: Chapter) -> NotebookNode:
     notebook = chapter.notebook()
     for new, old in zip(code_cells(notebook), code_cells(executed), strict=True):
         new.outputs, new.execution_count = old.outputs, old.execution_count
-    after = next((i + 1 for i, cell in enumerate(notebook.cells) if "parameters" in tags(cell)), 0)
-    notebook.cells[after:after] = [cell for cell in executed.cells if "injected-parameters" in tags(cell)]
     notebook.metadata = {**executed.metadata, **notebook.metadata}
     notebook.metadata[RECORD_KEY]["source"] = digest(chapter.text.encode())
     return number_cells(notebook)
@@ -119,18 +117,17 @@ def _run(
         values = "".join(f"{name} = {getattr(setting, name)!r}\n" for name in ("scale", "seed", "device"))
         own = new_code_cell(f"# Parameters\n{values}", metadata={"tags": ["injected-parameters", "remove-cell"]})
         notebook.cells.insert(at, own)
+    longest = {"quick": 600, "paper": 6 * 3600}[setting.scale]
     try:
-        failures = kernel.run(notebook, given, folder=chapter.path.parent, cell_seconds=setting.cell_seconds)
+        failures = kernel.run(notebook, given, folder=chapter.path.parent, cell_seconds=longest)
     except Exception as error:  # whatever stops one must not lose the others
-        failures = [kernel.Failure(f"{type(error).__name__}: {error}")]
+        failures = [(f"{type(error).__name__}: {error}", "")]
     reports = []
-    for failure in failures:
-        if source := failure.source.strip():
-            line = chapter.text[: max(chapter.text.find(failure.source), 0)].count("\n") + 1
-            what, cell = failure.reason.strip().splitlines()[-1], textwrap.indent(source, "    ")
-            reports.append(f"{shown}:{line}: this cell failed: {what}\n\n{cell}\n\n{failure.reason}")
-        else:
-            reports.append(f"{shown}: {failure.reason}")
+    for reason, source in failures:
+        line = chapter.text[: max(chapter.text.find(source), 0)].count("\n") + 1
+        what, cell = reason.strip().splitlines()[-1], textwrap.indent(source.strip(), "    ")
+        where = f"{shown}:{line}: this cell failed: {what}\n\n{cell}\n\n" if cell else f"{shown}: "
+        reports.append(where + reason)
     notebook.metadata[RECORD_KEY] = {
         **({"failed": reports} if reports else {"parts": parts}),  # what failed is executed again
         "source": digest(chapter.text.encode()),
@@ -163,8 +160,6 @@ def _keep(book: Book, notebook: NotebookNode, say: Callable[[str], None]) -> Out
 
 COMPUTES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "ipython", "ipykernel")
 """Distributions whose version can change an output."""
-CHAPTERS = "sslchapters"
-"""The package with a folder for each chapter: one of them counts for a chapter whose code has its name."""
 
 
 def key_parts(book: Book, chapter: Chapter, setting: Setting) -> dict[str, str]:
@@ -186,7 +181,8 @@ def key_parts(book: Book, chapter: Chapter, setting: Setting) -> dict[str, str]:
     for package in book.packages:
         for path in sorted(package.rglob("*.py")):
             folder = path.relative_to(package).parts[0] if path.parent != package else ""
-            if not folder or package.name != CHAPTERS or re.search(rf"\b{folder}\b", code):
+            # a folder for one chapter counts for those whose code has its name
+            if not folder or package.name != "sslchapters" or re.search(rf"\b{folder}\b", code):
                 modules.setdefault(f"{package.name}/{folder}", []).extend([path.name, digest(path.read_bytes())])
     return {
         "its code": digest_of([[cell.source, tags(cell)] for cell in cells]),
@@ -219,10 +215,10 @@ def _content(files: Iterable[Path]) -> str:
     return digest_of([[path.name, digest(path.read_bytes())] for path in files if path.is_file()])
 
 
-def inputs_of_pages(book: Book, scale: str, generated: Mapping[str, str]) -> str:
+def inputs_of_pages(book: Book, scale: str, generated: object) -> str:
     """A digest of what pages are made of: notebooks, sources, configuration, generated pages, all packages and their versions."""
-    files = [*(book.root / name for name in ("_config.yml", "_toc.yml", "data/functions.yml")), *book.notebooks(scale)]
-    for folder in (book.chapters, *PACKAGES, Path(__file__).parent):
+    files = [book.root / name for name in ("_config.yml", "_toc.yml", "data/functions.yml")]
+    for folder in (book.executed(scale), book.chapters, *PACKAGES, Path(__file__).parent):
         files += sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
-    made_of = [_content(files), dict(generated), sorted({f"{each.name} {each.version}" for each in distributions()})]
+    made_of = [_content(files), generated, sorted({f"{each.name} {each.version}" for each in distributions()})]
     return digest_of(made_of)

@@ -30,9 +30,9 @@ LONGEST = 630
 BUDGETS = {
     "sslbook": 9_018,
     "sslchapters": 17_230,
-    "bookbuild": 3_518,
+    "bookbuild": 3_195,
     "benchmarks": 486,
-    "tests": 12_744,
+    "tests": 12_283,
     "tools": 595,
 }
 """Lines of Python, which may only fall."""
