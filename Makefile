@@ -100,7 +100,7 @@ lab: $(STAMP)  ## open copies of the chapters in JupyterLab
 
 notebooks: $(STAMP)  ## build the book and write its chapters as .ipynb that run alone, to _build/notebooks
 	@echo "Writing the notebooks"
-	@$(RUN) sslbook notebooks _build/notebooks
+	@$(RUN) sslbook notebooks
 	@echo "They are in $(CURDIR)/_build/notebooks"
 
 pdf: $(STAMP)  ## build the book and print it into _build/book.pdf (needs Chromium)

@@ -12,9 +12,8 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +42,6 @@ def population(shape: Sequence[int], samples: int, views: int, seed: int, dtype:
     return clean, clean[:, None] + 0.5 * torch.randn(samples, views, *shape, generator=draw, dtype=dtype)
 
 
-# -- 1: exactness -------------------------------------------------------------------------------------------------------
-
-
 def accuracy(networks: int) -> list[Row]:
     """The worst error over every layer of random networks (MLPs, conv nets, residual ones), for each kind of operator.
 
@@ -57,20 +53,21 @@ def accuracy(networks: int) -> list[Row]:
         clean, views = population(shape, 4, 3, seed, torch.float64)
         y = net(clean).detach()
         tau = float(half_squared_distance(y[:, None], y[None]).mean()) or 1.0
-        weighted: dict[str, Any] = {"loss": "info_nce", "clean": clean, "temperature": tau}
-        kinds: dict[str, dict[str, Any]] = {
-            "simple": {},
-            "beta < 0": {"beta": -0.7},
-            "beta > 0": {"beta": 0.7},
-            "soft_triplet": {**weighted, "loss": "soft_triplet", "margin": 0.4 * tau},
-            "info_nce": weighted,
+        info_nce = partial(covariance_operator, loss="info_nce", clean=clean)
+        kinds: dict[str, Callable[..., CovarianceOperator]] = {
+            "simple": covariance_operator,
+            "beta < 0": partial(covariance_operator, beta=-0.7),
+            "beta > 0": partial(covariance_operator, beta=0.7),
+            "soft_triplet": partial(info_nce, loss="soft_triplet", temperature=tau, margin=0.4 * tau),
+            "info_nce": partial(info_nce, temperature=tau),
+            "intra": intra_operator,
         }
         if all(bool(f.any(dim=1).all()) for f in (y, net(views.flatten(0, 1)))):  # a zero has no direction
-            kinds |= {"l2": {"normalize": True}, "l2, info_nce": {**weighted, "temperature": 0.5, "normalize": True}}
+            kinds["l2"] = partial(covariance_operator, normalize=True)
+            kinds["l2, info_nce"] = partial(info_nce, temperature=0.5, normalize=True)
         for layer in layers_of(net):
-            for kind, options in kinds.items():
-                errors.setdefault(kind, []).append(product_error(covariance_operator(net, layer, views, **options)))
-            errors.setdefault("intra", []).append(product_error(intra_operator(net, layer, views)))
+            for kind, make in kinds.items():
+                errors.setdefault(kind, []).append(product_error(make(net, layer, views)))
     part = f"relative error of matrix-free products, {networks} networks, {len(errors['simple'])} layers"
     # unlike Python's, torch's maximum of anything and NaN is NaN
     return [Row(part, kind, float(torch.tensor(found).max()), bar=ERROR_BAR) for kind, found in errors.items()]
@@ -83,22 +80,17 @@ def product_error(op: CovarianceOperator) -> float:
     return float(gaps.max() / dense.norm())
 
 
-# -- 2: one application -------------------------------------------------------------------------------------------------
-
-
 def applications(*, quick: bool = False) -> list[Row]:
     """Time of one application over that of one forward and backward pass, for each layer of two networks, in float32.
 
     The median of ratios measured in turns, so that a busy machine slows both alike.
     """
-    side = 8 if quick else 32
+    side, rows = 8 if quick else 32, []
     widths = (32, 32, 8) if quick else (512, 512, 512, 512, 128)
-    conv = convnet((3, 4, 4) if quick else (3, 32, 64, 64), side, 4 * side).float()
-    samples = (8, 4) if quick else (256, 16)
-    rows = []
+    channels = (3, 4, 4) if quick else (3, 32, 64, 64)
     for name, net, shape, count in (
-        ("MLP", mlp(widths, dtype=torch.float32), widths[:1], samples[0]),
-        ("conv", conv, (3, side, side), samples[1]),
+        ("MLP", mlp(widths, dtype=torch.float32), widths[:1], 8 if quick else 256),
+        ("conv", convnet(channels, side, 4 * side).float(), (3, side, side), 4 if quick else 16),
     ):
         _, views = population(shape, count, 4, 0, torch.float32)
 
@@ -113,9 +105,6 @@ def applications(*, quick: bool = False) -> list[Row]:
             label = f"layer {layer}, {module.weight.numel():,} weights"
             rows.append(Row(part, label, statistics.median(ratios), bar=None if quick else RATIO_BAR))
     return rows
-
-
-# -- 3: a layer that no matrix could hold ----------------------------------------------------------------------------------
 
 
 def eigenpairs(width: int, samples: int) -> list[Row]:

@@ -6,6 +6,7 @@ What it gives are logs in `_build/gpu` and records in `data/results`, which hold
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shlex
 import subprocess
@@ -68,13 +69,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=positive, default=25, metavar="M", help="how long (default: 25)")
     parser.add_argument("--plan", action="store_true", help="say what would be done, and do nothing")
     names = [step.name for step in STEPS]
-    parser.add_argument("--only", nargs="+", choices=names, metavar="STEP", help="these steps alone, even if done")
+    parser.add_argument("--only", nargs="+", choices=names, help="these steps alone, even if done")
     options = parser.parse_args(arguments)
     ends = time.monotonic() + 60 * options.minutes
     steps = [step for step in STEPS if not options.only or step.name in options.only]
     print(f"The plan, with the seconds predicted on one H100; {options.minutes} minutes:")
-    for number, step in enumerate(steps, 1):
-        late = " (not all of it in this time)" * (sum(s.seconds for s in steps[:number]) > 60 * options.minutes)
+    for step, until in zip(steps, itertools.accumulate(step.seconds for step in steps), strict=True):
+        late = " (not all of it in this time)" * (until > 60 * options.minutes)
         print(f"  {step.name:<12} {step.seconds:>6.0f} s  {step.what}{late}")
         print("\n".join(f"{'':24}{command}" for command in dict.fromkeys(step.commands)), flush=True)
     if options.plan:
@@ -111,9 +112,7 @@ def work_through(steps: Sequence[Step], ends: float, folder: Path, *, again: boo
         if status in (0, 1):
             part.replace(log)
         bad |= status not in (0, *LATE)
-        how = {0: "done", **dict.fromkeys(LATE, "stopped by the clock")}.get(
-            status, f"exit status {status}, see {folder}"
-        )
+        how = "stopped by the clock" if status in LATE else f"exit status {status}, see {folder}" if status else "done"
         print(f"{step.name}: {how}, in {time.monotonic() - begun:.0f} s", flush=True)
     print(f"To carry home: {folder}, and what is new in data/results")
     return int(bad)

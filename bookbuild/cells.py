@@ -34,7 +34,6 @@ from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
-from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from bookbuild.layout import words
@@ -50,7 +49,6 @@ MOVED = "sslbook-emptied"
 _TABLE = re.compile(r"(<table\b[^>]*>)\s*<caption>(.*?)</caption>|<p><em>([^<]*)</em></p>(?=<table\b)", re.DOTALL)
 _SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslchapters.plots` writes them
 _CHECK = 'class="sslbook-check"'  # as `sslchapters.values` does
-_LOG = logging.getLogger(__name__)
 
 
 def is_code_cell(node: nodes.Node) -> TypeGuard[nodes.container]:
@@ -80,18 +78,17 @@ def open_with_picture(doctree: nodes.document) -> None:
     drawn = [pair for pair in outputs if pair[1].get("nb_element") == "cell_code_output" and _is_picture(pair[1])]
     if not cells or (not drawn and not isinstance(cells[0].parent[-1], nodes.section)):
         return
+    shown: list[nodes.Node] = []
+    chapter, what = cells[0].parent, "the code that sets up this page"
+    at = chapter.index(drawn[0][0] if drawn else cells[0])
     if not drawn:  # only the first cells, as many as stand together
         cells = [cell for place, cell in enumerate(cells) if head.index(cell) == head.index(cells[0]) + place]
-    shown: list[nodes.Node] = []
-    what = "the code that sets up this page"
-    if drawn:
+    else:
         cell, picture = drawn[0]
         cells = cells[: cells.index(cell) + 1]  # what checks the picture stands below it
         cell.remove(picture)
         mark = nodes.raw("", f'<{PICTURE} data-cell="{cell["cell_index"]}"></{PICTURE}>', format="html")
         shown, what = [mark, nodes.container("", picture, classes=["cell"])], f"{what} and draws its first picture"
-    chapter = cells[0].parent
-    at = chapter.index(drawn[0][0] if drawn else cells[0])
     bar = HideCodeCellNode(prompt_show=f"Show {what}", prompt_hide=f"Hide {what}", classes=["above-input"])
     begin, end = (nodes.raw("", sign, format="html") for sign in SET_UP)
     chapter[at:at] = [*shown, begin, nodes.container("", bar, classes=["cell", "tag_hide-input"]), end]
@@ -112,21 +109,8 @@ def move_set_up(body: str) -> str:
     return body
 
 
-def connect(app: Sphinx) -> None:
-    """Have Sphinx set captions into figures, number the tables of cells along with its own, and draw the map of the book."""
-    app.add_enumerable_node(CodeTable, "table", CodeTable.title, html=(CodeTable.open, CodeTable.close))
-    app.add_transform(Captions)
-    app.add_directive(MAP, _BookMap)
-    app.connect("doctree-resolved", _set_map)
-
-
 class CodeTable(nodes.General, nodes.Element):
     """A numbered table around the output of a code cell; its ``caption`` is text."""
-
-    @staticmethod
-    def title(node: nodes.Node) -> str:
-        """The caption, which `{numref}` may ask for."""
-        return str(node["caption"]) if isinstance(node, CodeTable) else ""
 
     @staticmethod
     def open(writer: Any, node: nodes.Element) -> None:
@@ -137,16 +121,11 @@ class CodeTable(nodes.General, nodes.Element):
         writer.add_permalink_ref(node, "Link to this table")
         writer.body.append("</p></figcaption>")
 
-    @staticmethod
-    def close(writer: Any, node: nodes.Element) -> None:
-        """End what `open` has begun."""
-        writer.body.append("</figure>\n")
-
 
 class Captions(SphinxTransform):
     """Set each caption into its figure, and number each table with a label.
 
-    A caption without a picture, a label without a table, and a slider without a caption are warnings.
+    A caption without a picture and a label without a table are warnings.
     """
 
     default_priority = 500  # labels have found their paragraphs (260), and Sphinx has not collected them (850)
@@ -155,27 +134,23 @@ class Captions(SphinxTransform):
         """Change the document."""
         for paragraph in list(self.document.findall(nodes.paragraph)):
             if label := next((name for name in paragraph["names"] if name.startswith("fig-")), None):
-                cell = _before(paragraph, nodes.target, nodes.comment)
-                shown = _outputs(cell) if isinstance(cell, nodes.Element) else []
-                pictures = [node for node in shown if _is_picture(node) and not _inside_figure(node)]
-                if pictures:
+                before = paragraph.parent.children[: paragraph.parent.index(paragraph)]
+                above = [node for node in before if not isinstance(node, (nodes.target, nodes.comment))]
+                if pictures := [node for cell in above[-1:] for node in _outputs(cell) if _is_picture(node)]:
                     self._set(paragraph, pictures[-1])
                 else:
-                    _LOG.warning("%s: no code cell with a picture stands directly above it", label, location=paragraph)
+                    wrong = f"{label}: no code cell with a picture stands directly above it"
+                    self.document.reporter.warning(wrong, base_node=paragraph)
         for cell in [node for node in self.document.findall(nodes.container) if is_code_cell(node)]:
             if label := next((name for name in cell["names"] if name.startswith("tab-")), None):
                 self._number(cell, label)
-        for raw in self.document.findall(nodes.raw):
-            if _SLIDER in raw.astext() and not _inside_figure(raw):
-                words = "a slider without a caption: write (fig-…)= and a paragraph below its cell"
-                _LOG.warning(words, location=raw.parent)
 
     def _set(self, paragraph: nodes.paragraph, picture: nodes.Element) -> None:
         """Wrap ``picture`` in a figure with the words and the label of ``paragraph``, which goes."""
-        label = _before(paragraph, nodes.comment)
-        if isinstance(label, nodes.target):
-            label.parent.remove(label)
-        paragraph.parent.remove(paragraph)
+        parent = paragraph.parent
+        before = [node for node in parent.children[: parent.index(paragraph)] if not isinstance(node, nodes.comment)]
+        for done in [*(label for label in before[-1:] if isinstance(label, nodes.target)), paragraph]:
+            parent.remove(done)
         caption = nodes.caption(paragraph.rawsource, "", *paragraph.children)
         caption.source, caption.line = paragraph.source, paragraph.line
         figure = nodes.figure("", ids=paragraph["ids"], names=paragraph["names"])
@@ -201,22 +176,12 @@ class Captions(SphinxTransform):
                     output.parent.replace(output, table)
                     table += output
                     return
-        _LOG.warning("%s: the code cell below it shows no table with a caption", label, location=cell)
+        self.document.reporter.warning(f"{label}: the code cell below it shows no table with a caption", base_node=cell)
 
 
-def _before(node: nodes.Node, *skipped: type[nodes.Node]) -> nodes.Node | None:
-    """What stands before ``node`` in its parent, without nodes of the kinds ``skipped``."""
-    at = node.parent.index(node)
-    return next((other for other in reversed(node.parent.children[:at]) if not isinstance(other, skipped)), None)
-
-
-def _outputs(cell: nodes.Element) -> list[nodes.container]:
+def _outputs(cell: nodes.Node) -> list[nodes.container]:
     """What a cell has shown, each output with all forms that it has."""
     return [node for node in cell.findall(nodes.container) if node.get("nb_element") == "mime_bundle"]
-
-
-def _inside_figure(node: nodes.Node) -> bool:
-    return node.parent is not None and (isinstance(node.parent, nodes.figure) or _inside_figure(node.parent))
 
 
 def fold_sections(doctree: nodes.document) -> None:
@@ -320,7 +285,7 @@ def book_map(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, t
     """The map as HTML, a list of parts that hold lists of chapters.
 
     toc: what ``_toc.yml`` holds. known: title and time of each page.
-    Raises ValueError if a chapter has no line, a line is of no chapter, or a chapter builds on a later one.
+    Raises KeyError if a chapter has no line, or builds on one that is not before it.
     """
     told = {line.partition(":")[0].strip(): line.partition(":")[2] for line in lines if line.strip()}
     numbers: dict[str, int] = {}
@@ -330,34 +295,29 @@ def book_map(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, t
         for chapter in part["chapters"]:
             page = str(chapter["file"])
             name, (title, time) = page.rpartition("/")[2], known[page]
-            question, _, built_on = told.pop(name, "").partition("|")
-            needs = built_on.replace(",", " ").split()
-            if not question.strip() or not set(needs) <= set(numbers):
-                raise ValueError(f"book-map: {name} needs a line, 'name: question | chapters before it'")
+            question, _, built_on = told[name].partition("|")
+            needs = [str(numbers[need]) for need in built_on.replace(",", " ").split()]
             numbers[name] = number = len(numbers) + 1
-            after = f" · after {' and '.join(str(numbers[need]) for need in needs)}" if needs else ""
+            after = f" · after {' and '.join(needs)}" if needs else ""
             boxes += (
                 f'<li><a href="{name}.html">{number}. {html.escape(title)}</a> <span>{html.escape(question.strip())}</span> '
                 f"<small>{html.escape(time.replace(' to read', ''))}{after}</small></li>"
             )
         rows += f"<li><b>{html.escape(part['caption'])}</b><ul>{boxes}</ul></li>"
-    if told:
-        raise ValueError(f"book-map: no part has a chapter {next(iter(told))}")
     return f'<nav class="sslbook-map" aria-label="Map of the book"><ul>{rows}</ul></nav>'
 
 
-class _BookMap(SphinxDirective):
+class BookMap(SphinxDirective):
     """Leaves its lines where the map will stand, once all pages have titles."""
 
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        place = nodes.raw("", "\n".join(self.content), format=MAP)
-        self.set_source_info(place)
-        return [place]
+        """The lines."""
+        return [nodes.raw("", "\n".join(self.content), format=MAP)]
 
 
-def _set_map(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+def set_map(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     """Put the map where its directive stands."""
     folder = Path(app.srcdir)
     for place in [raw for raw in doctree.findall(nodes.raw) if raw["format"] == MAP]:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sslbook._check import InputError, unknown
 from sslchapters.data_files import read_source, read_yaml, root_of
-from sslchapters.running import device_kind
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
-"""The longest that one cell may take before it is stopped, by scale."""
 SOURCE = Path(__file__).resolve().parents[1]
 """The source tree that this package lies in."""
 PACKAGES = (SOURCE / "sslbook", SOURCE / "sslchapters")
@@ -60,10 +56,6 @@ class Book:
         """The folder of the notebooks executed at ``scale``."""
         return self.built / "executed" / scale
 
-    def notebooks(self, scale: str) -> list[Path]:
-        """The executed notebooks at ``scale``; failed and unfinished ones, ``<name>.<what>.ipynb``, left out."""
-        return sorted(path for path in self.executed(scale).glob("*.ipynb") if "." not in path.stem)
-
     def expected(self, chapter: str, scale: str) -> Path:
         """The file that holds the numbers of ``chapter`` at ``scale``."""
         return self.root / "data" / "expected" / f"{chapter}.{scale}.json"
@@ -81,31 +73,22 @@ def find_book(start: Path | None = None) -> Book:
     raise InputError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")
 
 
-@dataclass(frozen=True)
-class Repository:
-    """A repository on GitHub, ``https://github.com/OWNER/NAME``; with an empty ``url`` none, and no link that would lead to it."""
+class Repository(NamedTuple):
+    """A repository on GitHub, the address of the pages as GitHub publishes them, and what pip is asked for: the package from the
+    repository, as its bare name is anybody's. Without one all are empty, and there is no link that would lead to it."""
 
     url: str = ""
+    site: str = ""
+    requirement: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> Repository:
-        """The repository that the `_config.yml` in ``folder`` names; raises InputError unless it is one of GitHub's."""
+        """What the `_config.yml` in ``folder`` names; raises InputError unless it is ``https://github.com/OWNER/NAME``."""
         url = str((read_yaml(folder / "_config.yml", dict).get("repository") or {}).get("url") or "")
         url = url.rstrip("/").removesuffix(".git")
-        if url and not re.fullmatch(r"https://github\.com/[^/]+/[^/]+", url):
+        if not (found := re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)|", url)):
             raise InputError(f"repository: url: got {url!r}; https://github.com/OWNER/NAME is needed")
-        return cls(url)
-
-    @property
-    def site(self) -> str:
-        """The address of the pages, as GitHub publishes them; empty without a repository."""
-        owner, _, name = self.url.removeprefix("https://github.com/").partition("/")
-        return f"https://{owner.lower()}.github.io/{name}" if self.url else ""
-
-    @property
-    def requirement(self) -> str:
-        """What pip is asked for: the package from the repository; nothing without one, as its bare name is anybody's."""
-        return f"sslbook @ git+{self.url}" if self.url else ""
+        return cls(url, f"https://{found[1].lower()}.github.io/{found[2]}", f"sslbook @ git+{url}") if url else cls()
 
 
 @dataclass(frozen=True)
@@ -122,12 +105,6 @@ class Chapter:
         import jupytext  # of the extra `book`: the ledger does without
 
         return number_cells(jupytext.reads(self.text, fmt="md:myst"))
-
-    @property
-    def title(self) -> str:
-        """The page's first heading, or its name."""
-        match = re.search(r"^# +(.+?)\s*$", self.text, re.MULTILINE)
-        return match.group(1) if match else self.name
 
 
 def find_chapters(book: Book) -> list[Chapter]:
@@ -156,13 +133,6 @@ class Setting:
     scale: str
     seed: int
     device: str
-    cell_seconds: float
-
-    @classmethod
-    def of(cls, options: Namespace) -> Setting:
-        """What the options of a command ask for."""
-        seconds = options.cell_seconds or CELL_SECONDS[options.scale]
-        return cls(options.scale, options.seed, device_kind(options.device), seconds)
 
 
 def choose(chapters: Iterable[Chapter], names: Sequence[str]) -> list[Chapter]:
@@ -180,7 +150,7 @@ def words(notebook: Mapping[str, Any]) -> str:
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """The code cells that the author wrote: papermill's injected one left out."""
+    """The code cells that the author wrote: the one that sets the parameters left out."""
     return [cell for cell in notebook.cells if cell.cell_type == "code" and "injected-parameters" not in tags(cell)]
 
 
@@ -190,7 +160,7 @@ def tags(cell: NotebookNode) -> list[str]:
 
 
 def number_cells(notebook: NotebookNode) -> NotebookNode:
-    """Give the cells ids by position: Jupytext and papermill draw new random ones each time."""
+    """Give the cells ids by position: Jupytext draws new random ones each time."""
     for index, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{index:03d}"
     return notebook

@@ -87,8 +87,9 @@ def page(book: Book, scale: str = "quick") -> str:
     for name in dict.fromkeys(entry.claim.chapter for entry in entries):
         own = [entry for entry in entries if entry.claim.chapter == name]
         still = [entry for entry in own if entry.claim.verdict == "open"]
-        lines += [f"## {chapters[name].title if name in chapters else name.replace('_', ' ').capitalize()}", ""]
-        lines += [f"{{doc}}`Read the chapter <{name}>`." if name in chapters else "The chapter is not written yet.", ""]
+        found = re.search(r"^# +(.+?)\s*$", chapters[name].text, re.MULTILINE) if name in chapters else None
+        lines += [f"## {found[1] if found else name.replace('_', ' ').capitalize()}", ""]
+        lines += [f"{{doc}}`Read the chapter <{name}>`." if found else "The chapter is not written yet.", ""]
         lines += [line for entry in own if entry not in still for line in _entry(entry, boxes)]
         if still:
             what = "One open claim" if len(still) == 1 else f"{len(still)} open claims"

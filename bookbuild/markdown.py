@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bs4 import BeautifulSoup, Tag
 from docutils import nodes
@@ -50,31 +51,23 @@ class Piece:
 
 def mark_cells(doctree: nodes.document) -> None:
     """Put a mark before the first block of every cell, in the resolved document tree of a notebook."""
-    last = -1
-
-    def mark(before: nodes.Node, cell: int) -> None:
-        nonlocal last
-        last = cell
-        html = nodes.raw("", f'<{MARK} data-cell="{cell}"></{MARK}>', format="html")
-        before.parent.insert(before.parent.index(before), html)
-
-    def visit(parent: nodes.Element) -> None:
-        for node in list(parent.children):
-            if not isinstance(node, nodes.Element) or isinstance(node, (nodes.title, nodes.target, nodes.comment)):
-                continue
-            if is_code_cell(node):
-                mark(node, int(node["cell_index"]))
-                continue
+    last, waiting = -1, doctree.children[::-1]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, nodes.Element) or isinstance(node, (nodes.title, nodes.target, nodes.comment)):
+            continue
+        if is_code_cell(node):
+            begins = int(node["cell_index"])
+        else:
             # the picture and the set-up have no text of their own
             wrapper = isinstance(node, (nodes.container, HideCodeCellNode))
             lines = (inner.line or 0 for inner in node.findall(nodes.Element) if not wrapper)
-            begins = next((line // LINES - 1 for line in lines if line >= LINES), None)
-            if begins is not None and begins != last:
-                mark(node, begins)
+            begins = next((line // LINES - 1 for line in lines if line >= LINES), last)
             if next(iter(node.findall(is_code_cell)), None) is not None:
-                visit(node)  # a section, the folded set-up, a solution with code
-
-    visit(doctree)
+                waiting += node.children[::-1]  # a section, the folded set-up, a solution with code
+        if is_code_cell(node) or begins != last:
+            last, mark = begins, nodes.raw("", f'<{MARK} data-cell="{begins}"></{MARK}>', format="html")
+            node.parent.insert(node.parent.index(node), mark)
 
 
 def without_marks(body: str) -> str:
@@ -83,7 +76,10 @@ def without_marks(body: str) -> str:
 
 
 def pieces(body: str, names: Sequence[str], site: str = "") -> list[Piece]:
-    """The pieces of a page's HTML, in order; a code cell is a piece without text, of the kind ``code``. For links see `link`."""
+    """The pieces of a page's HTML, in order; a code cell is a piece without text, of the kind ``code``.
+
+    ``names`` are the chapters that have notebooks, ``site`` is the published book's address, if it has one: other links lead there.
+    """
     text = _Plain(names, site).convert(_CODE.sub("", body))
     cuts = list(_CUT.finditer(text))
     found: list[Piece] = []
@@ -106,32 +102,25 @@ def pieces(body: str, names: Sequence[str], site: str = "") -> list[Piece]:
     return found
 
 
-def link(href: str, names: Sequence[str], site: str = "") -> str | None:
-    """The address in a notebook of a page's ``href``; None if a notebook can't reach it.
-
-    ``names`` are the chapters that have notebooks, ``site`` is the published book's address, if it has one.
-    """
-    if href.startswith(("#", "http://", "https://", "mailto:")):
-        return href
-    if site:
-        return f"{site}/chapters/{href}"
-    file, hash, fragment = href.partition("#")
-    name = file.removesuffix(".html")
-    return f"{name}.ipynb{hash}{fragment}" if name in names else None
-
-
 class _Plain(MarkdownConverter):
     """What the book's HTML has beyond ordinary HTML: formulas, boxes, folded solutions, marks."""
 
     def __init__(self, names: Sequence[str], site: str) -> None:
-        super().__init__(heading_style=ATX, bullets="-", sub_symbol="<sub>", sup_symbol="<sup>", escape_misc=False)
+        marks: dict[str, Any] = {"bullets": "-", "sub_symbol": "<sub>", "sup_symbol": "<sup>"}
+        super().__init__(heading_style=ATX, escape_misc=False, code_language_callback=_language, **marks)
         self.names, self.site = names, site
         self.cited: dict[str, str] = {}
         self.linked: set[str] = set()
 
     def convert_soup(self, soup: BeautifulSoup) -> str:
         """The Markdown, with an anchor for whatever a link may lead to: an entry of a list has its own, a table one before it."""
-        self.linked = {str(link["href"])[1:] for link in soup.select("a[href^='#']:not(.headerlink)")}
+        for summary in soup.select("summary"):
+            if summary.parent is not None:
+                summary.parent["title"] = summary.get_text()
+            summary.decompose()
+        for anchor in soup.select(".headerlink"):
+            anchor.decompose()
+        self.linked = {str(link["href"])[1:] for link in soup.select("a[href^='#']")}
         for el in soup.select("[id]:not(div, figure, p, section, span)"):  # those set theirs themselves
             if self._anchor(el):
                 anchor = soup.new_tag("span", id=str(el["id"]))
@@ -197,18 +186,7 @@ class _Plain(MarkdownConverter):
         return f"\n\n{self._anchor(el)}{text.strip()}\n\n"
 
     def convert_details(self, el: Tag, text: str, parent_tags: set[str]) -> str:
-        if el.find(MARK) is not None:
-            return text  # the folded set-up
-        summary = el.find("summary")
-        return fold(summary.get_text() if summary else "More", text)
-
-    def convert_summary(self, el: Tag, text: str, parent_tags: set[str]) -> str:
-        return ""
-
-    def convert_pre(self, el: Tag, text: str, parent_tags: set[str]) -> str:
-        box = el.find_parent("div", class_=re.compile("^highlight-"))
-        language = "" if box is None else box.get_attribute_list("class")[0].removeprefix("highlight-")
-        return f"\n\n```{language.replace('default', '')}\n{el.get_text().strip(chr(10))}\n```\n\n"
+        return text if el.find(MARK) is not None else fold(str(el["title"]), text)  # the first is the folded set-up
 
     def _caption(self, cell: Tag) -> str:
         """The code cell itself is the executed notebook's; here its figure's caption, which is the page's."""
@@ -221,7 +199,7 @@ class _Plain(MarkdownConverter):
 
     def _display(self, el: Tag) -> str:
         tag = el.find("span", class_="eqno")
-        number = "" if tag is None else tag.get_text().removesuffix("#").strip(" ()")
+        number = "" if tag is None else tag.get_text().strip(" ()")
         formula = "".join(str(s) for s in el.find_all(string=True, recursive=False)).strip()
         formula = formula.removeprefix(r"\[").removesuffix(r"\]").strip()
         inner = re.fullmatch(
@@ -254,8 +232,6 @@ class _Plain(MarkdownConverter):
         return f"{self._anchor(el)}{text}"
 
     def convert_a(self, el: Tag, text: str, parent_tags: set[str]) -> str:
-        if "headerlink" in el.get_attribute_list("class"):
-            return ""
         href = str(el.get("href", ""))
         citation = el.find_parent(class_="bibtex-citation")
         if citation is not None and el.get("title"):
@@ -266,8 +242,12 @@ class _Plain(MarkdownConverter):
             return f"[{text}](#{label})"
         if el.find_parent(class_="label") is not None:
             return text  # a label leads back to where one was
-        target = link(href, self.names, self.site)
-        return f"[{text}]({target})" if target else text
+        if self.site and not _ANYWHERE.match(href):
+            href = f"{self.site}/chapters/{href}"
+        file, hash, fragment = href.partition("#")
+        if file.removesuffix(".html") in self.names:
+            href = f"{file.removesuffix('.html')}.ipynb{hash}{fragment}"
+        return f"[{text}]({href})" if _ANYWHERE.match(href) or ".ipynb" in href else text  # what a notebook can reach
 
     def convert_caption(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         return f"{text.strip()}\n\n"
@@ -282,10 +262,17 @@ class _Plain(MarkdownConverter):
         return text
 
 
+_ANYWHERE = re.compile("#|https?://|mailto:")
 _ARXIV = re.compile(r"(?<!/)\barXiv:(\d{4}\.\d{4,5})")
 _LINKED = r"[arXiv:\1](https://arxiv.org/abs/\1)"
 _INSIDE = {"caption", "dd", "dt", "li", "td", "th", "tr"}
 _AUTOMATIC = re.compile(r"proof\b|check-|exercise-content|solution-content|id\d+$|chapters/")
+
+
+def _language(pre: Tag) -> str:
+    """What code is written in; empty for a terminal's."""
+    box = pre.find_parent("div", class_=re.compile("^highlight-"))
+    return "" if box is None else box.get_attribute_list("class")[0].removeprefix("highlight-").replace("default", "")
 
 
 def _titled(el: Tag, text: str) -> str:

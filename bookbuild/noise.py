@@ -12,7 +12,6 @@ tests with it.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import importlib
@@ -22,8 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from sslbook._check import InputError
 
 TORCH = """
 mm bmm addmm baddbmm addbmm addmv mv dot vdot convolution convolution_backward mkldnn_convolution linear sum mean var
@@ -57,17 +54,14 @@ _seed = 0
 
 
 def start(seed: str) -> None:
-    """Round otherwise from here on, in this thread; raises InputError for a ``seed`` that is no whole number from 0 on."""
+    """Round otherwise from here on, in this thread; ``seed`` is a whole number from 0 on."""
     global _seed
-    if not (seed.isascii() and seed.isdigit()):
-        raise InputError(f"SSLBOOK_NOISE: got {seed!r}; a whole number from 0 on is needed")
     _seed = int(seed)
     AnotherMachine().__enter__()
     for module, names in FUNCTIONS.items():
-        with contextlib.suppress(ImportError):
-            there = importlib.import_module(module)
-            for name in filter(functools.partial(hasattr, there), names.split()):
-                setattr(there, name, _otherwise(getattr(there, name)))
+        there = importlib.import_module(module)
+        for name in filter(functools.partial(hasattr, there), names.split()):
+            setattr(there, name, _otherwise(getattr(there, name)))
     # The inner loops of ufuncs too: ``@`` and methods don't look a function up by its name. A ufunc keeps pointers to its loops, 32
     # bytes after its beginning; a loop gets ``(arrays, sizes, strides, data)``.
     for ufunc in (np.matmul, *(getattr(np, name) for name in MAPS.split())):
@@ -188,9 +182,8 @@ def _otherwise(function: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(part, np.ndarray) and part.real.dtype in (np.float32, np.float64):
                 nudge(part.reshape(-1).view(part.real.dtype))
         parts = [p[()] if isinstance(p, np.ndarray) and not p.ndim else p for p in parts]
-        if not isinstance(out, tuple):
-            return parts[0]
-        return type(out)(*parts) if hasattr(out, "_fields") else tuple(parts)
+        named_tuple = type(out) if hasattr(out, "_fields") else lambda *parts: parts
+        return named_tuple(*parts) if isinstance(out, tuple) else parts[0]
 
     return moved
 

@@ -1,7 +1,7 @@
 """The notebooks that readers open: the executed chapter's cells, and between them the page's text in Markdown and LaTeX.
 
 Nothing is needed to read one but a Jupyter, and nothing to run it but the package, which its first code cell installs. What
-the build's own tools need (glued values, papermill's records) is left out.
+the build's own tools need (glued values, records of the execution) is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import nbformat
 from nbformat import NotebookNode
@@ -28,17 +27,10 @@ from sslbook._files import write_text
 from sslchapters.data_files import read_text
 from sslchapters.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY, ROLES, glue, numbers, pasted, printed, spec
 
-NOTEBOOKS = "notebooks"
-"""The folder of the built book that holds them."""
 STRICT = "\nstrict = False  # True: a number that is off by more than it may be is an error, at the end"
 BESIDE, SUM = "this run's numbers beside those above", "what this run has otherwise, and how many exercises are done"
 MOVES = "*Run the cells below: the last of them shows this picture with the slider that moves it.*"
-TESTS_SOLUTION = "tests-solution"
-"""The tag of a cell by which the book tests a solution of its own; it is none of a reader's."""
-KERNEL = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def reader_notebook(
@@ -46,15 +38,14 @@ def reader_notebook(
     executed: NotebookNode,
     page: Sequence[Piece],
     requirement: str,
-    *,
-    following: str = "",
-    formats: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    following: str,
+    formats: Mapping[tuple[str, str], str],
 ) -> NotebookNode:
     """The notebook of the chapter ``name`` for readers, from its executed one and the pieces of its page.
 
-    ``requirement`` is what pip is asked for where the package is missing, empty if there is nothing to ask for; ``following`` a
-    link to the next notebook; ``formats`` how other pages print its numbers, by chapter and name. Raises ValueError if the page
-    pastes other numbers than the source asks for.
+    ``requirement`` is what pip is asked for where the package is missing, ``following`` a link to the next notebook (both may be
+    empty), ``formats`` how other pages print its numbers, by chapter and name. Raises ValueError if the page pastes other numbers
+    than the source asks for.
     """
     writer = _Writer(name, executed, requirement)
     for piece in page:
@@ -74,7 +65,8 @@ def reader_notebook(
         raise ValueError(f"{name}: the page lacks the numbers {', '.join(left)}")
     record = executed.metadata.get(RECORD_KEY, {})
     told = {"chapter": name, **{key: record[key] for key in ("source", "scale", "seed") if key in record}}
-    return number_cells(NotebookNode(new_notebook(cells=writer.cells, metadata={**KERNEL, RECORD_KEY: told})))
+    metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}, RECORD_KEY: told}
+    return number_cells(NotebookNode(new_notebook(cells=writer.cells, metadata=metadata)))
 
 
 class _Writer:
@@ -143,7 +135,7 @@ class _Writer:
             if self.waiting[0] > upto and not hidden:
                 break
             index = self.waiting.pop(0)
-            if TESTS_SOLUTION in names:
+            if "tests-solution" in names:  # by which the book tests one of its own; it is none of a reader's
                 continue
             cell = NotebookNode(new_code_cell(of.source + (STRICT if "parameters" in names else "")))
             if names:
@@ -239,18 +231,13 @@ def copy_notebooks(book: Book, folder: Path) -> tuple[list[Path], list[Path]]:
     Returns the copies, and the files that are left as they were: a copy is replaced only where it still is as a build wrote it, by
     the digest in its metadata. Raises InputError if the book is not built.
     """
-    built = sorted((book.html / NOTEBOOKS).glob("*.ipynb"))
+    built = sorted((book.html / "notebooks").glob("*.ipynb"))
     if not built:
         raise InputError("the notebooks are not built; run: sslbook build")
-    folder.mkdir(parents=True, exist_ok=True)
     requirement = Repository.read(book.root).requirement
     by_hand = "# sslbook itself: pip install 'PATH[notebooks]', of a checkout of the book"
-    needed, there = _asset("requirements").replace("{}", requirement or by_hand), folder / "requirements.txt"
+    write_text(folder / "requirements.txt", _asset("requirements").replace("{}", requirement or by_hand))
     copies, kept = [folder / path.name for path in built], []
-    if there.exists() and read_text(there) != needed:
-        kept.append(there)
-    else:
-        write_text(there, needed)
     for path, copy in zip(built, copies, strict=True):
         try:
             notebook = nbformat.reads(read_text(copy), as_version=4) if copy.exists() else None

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from bs4 import BeautifulSoup
 from pypdf import PdfReader, PdfWriter
 from pypdf.constants import PageLabelStyle
-from pypdf.generic import ArrayObject, FloatObject, NameObject, NullObject
+from pypdf.generic import ArrayObject, NameObject, NullObject
 
 from bookbuild.layout import Book
 from bookbuild.render import pages
@@ -30,22 +30,13 @@ from bookbuild.sphinx_ext import ASSETS
 from sslbook._check import InputError
 from sslchapters.data_files import read_yaml
 
-SECONDS = 300
-"""The longest that Chromium may take for one page."""
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-
 
 @dataclass(frozen=True)
 class Printed:
     """A page of the book and the PDF that it was printed to."""
 
     source: Path
-    pdf: Path
-
-    @cached_property
-    def reader(self) -> PdfReader:
-        """The PDF, read."""
-        return PdfReader(self.pdf)
+    reader: PdfReader
 
     @cached_property
     def titles(self) -> list[tuple[str, int]]:
@@ -59,7 +50,7 @@ class Printed:
             place = self.place(str(heading.parent.get("id"))) if heading.name == "h2" and heading.parent else 0
             if place is not None:
                 found.append((one_line(heading), place))
-        return found or [(self.source.stem, 0)]
+        return found
 
     def place(self, anchor: str) -> int | None:
         """The page, from 0, on which ``anchor`` is, if the PDF knows it."""
@@ -69,32 +60,31 @@ class Printed:
 
 def chromium() -> str:
     """The browser that prints; raises InputError where there is none."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise InputError("no Chromium here to print with; on Debian and Ubuntu: apt-get install chromium")
     return found
 
 
 def write_pdf(book: Book, target: Path, say: Callable[[str], None] = print) -> Path:
-    """Print the built pages of ``book`` into ``target``; raises InputError without a built book or a browser."""
+    """Print the built pages of ``book`` into ``target``; raises InputError without a browser."""
     browser = chromium()
-    sources = [book.html / f"{name}.html" for name in pages(book.root)]
-    if missing := [source.name for source in sources if not source.is_file()]:
-        raise InputError(f"{missing[0]} is not built: make book")
     with tempfile.TemporaryDirectory(prefix="sslbook-") as folder:
         work, printed = Path(folder), []
-        for source in sources:
+        for source in [book.html / f"{name}.html" for name in pages(book.root)]:
             say(f"printing {source.stem} …")
             printed.append(Printed(source, _print(browser, source, work / f"{source.stem}.pdf")))
         config = read_yaml(book.root / "_config.yml", dict)
         title, author = str(config["title"]), str(config["author"])
-        cover = (
-            f'<div class="cover"><h1>{html.escape(title)}</h1>'
-            "<p>An executable book on why self-supervised learning works</p>"
-            f'<img src="{(ASSETS / "static/sslbook/logo.svg").as_uri()}" alt=""><p>{html.escape(author)}</p></div>'
+        front = _page(
+            browser,
+            work / "front.html",
+            f"""<div class="cover"><h1>{html.escape(title)}</h1>
+            <p>An executable book on why self-supervised learning works</p>
+            <img src="{(ASSETS / "static/sslbook/logo.svg").as_uri()}" alt=""><p>{html.escape(author)}</p></div>
+            <h1>Contents</h1>{contents(printed, read_yaml(book.root / "_toc.yml", dict))}""",
         )
-        listed = contents(printed, read_yaml(book.root / "_toc.yml", dict))
-        front = _page(browser, work / "front.html", f"{cover}<h1>Contents</h1>{listed}")
         writer = join(front, printed)
         numbered = writer.pages[len(front.pages) :]
         numbers = "".join(f"<div><span>{i + 1}</span></div>" for i in range(len(numbered)))
@@ -134,7 +124,7 @@ def join(front: PdfReader, printed: Sequence[Printed]) -> PdfWriter:
     owners: list[Printed | None] = [None] * len(front.pages)
     for one in printed:
         at = first[one.source] = len(writer.pages)
-        writer.append(one.pdf, import_outline=False)
+        writer.append(one.reader, import_outline=False)
         owners += [one] * len(one.reader.pages)
         (title, _), *sections = one.titles
         chapter = writer.add_outline_item(title=title, page_number=at)
@@ -154,8 +144,7 @@ def join(front: PdfReader, printed: Sequence[Printed]) -> PdfWriter:
                     del link["/A"]
                 continue
             destination = target.reader.named_destinations.get(f"/{anchor}")
-            height = None if destination is None else destination.top
-            top = FloatObject(float(height)) if isinstance(height, (int, float)) else NullObject()
+            top = destination.top if destination and destination.top is not None else NullObject()
             there = writer.pages[first[target.source] + (target.place(anchor) or 0)].indirect_reference
             link.pop("/A", None)
             link[NameObject("/Dest")] = ArrayObject([there, NameObject("/XYZ"), NullObject(), top, NullObject()])
@@ -167,10 +156,10 @@ def _page(browser: str, source: Path, body: str) -> PdfReader:
     style = (ASSETS / "pdf" / source.with_suffix(".css").name).read_text(encoding="utf-8")
     head = f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><style>{style}</style>'
     source.write_text(f"{head}{body}</html>", encoding="utf-8")
-    return PdfReader(_print(browser, source, source.with_suffix(".pdf")))
+    return _print(browser, source, source.with_suffix(".pdf"))
 
 
-def _print(browser: str, source: Path, target: Path) -> Path:
+def _print(browser: str, source: Path, target: Path) -> PdfReader:
     """Print one page, when its scripts have no more to do."""
     flags = ["headless=new", "disable-gpu", "no-proxy-server", "no-pdf-header-footer", "virtual-time-budget=120000"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -178,7 +167,7 @@ def _print(browser: str, source: Path, target: Path) -> Path:
     flags += [f"user-data-dir={target.parent / 'profile'}", f"print-to-pdf={target}"]
     command = [browser, *(f"--{flag}" for flag in flags), source.as_uri()]
     target.unlink(missing_ok=True)
-    run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if not target.is_file():
         raise InputError(f"Chromium did not print {source.name}: {run.stderr.strip()[-300:]}")
-    return target
+    return PdfReader(target)

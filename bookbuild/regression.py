@@ -9,30 +9,21 @@ one that is new and one that is gone are differences, too.
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 from bookbuild.layout import Book, find_chapters
-from sslbook._check import InputError, counted
+from sslbook._check import InputError
 from sslbook._files import write_text
 from sslchapters.data_files import read_finite
 from sslchapters.intervals import Interval
 from sslchapters.ledger import numbers_of
-from sslchapters.running import SCALES
-from sslchapters.values import RECORD_KEY, Number, Value, allowed, apart, mean_of, pasted, short, typeset
+from sslchapters.running import BOOK
+from sslchapters.values import RECORD_KEY, Number, Value, allowed, apart, mean_of, pasted, short
 
-SEED = 0
-"""The seed whose numbers are held; with another one the claims are."""
-CLAIMS = "claims"
-"""The key in an expected file under which the names of a chapter's claims stand."""
-
-Formats = Mapping[tuple[str, str], Sequence[str]]
-"""The formats in which the pages print a number, by chapter and name."""
 Held = Mapping[str, Value | None]
 """What each number of a chapter was, by name; None for a claim, which is held by its own test."""
 
@@ -62,10 +53,10 @@ class Moved:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One executed chapter: the names of its numbers, its cells that failed, its checks that fail, its numbers that moved."""
+    """One executed chapter: its numbers, its cells that failed, its checks that fail, and what moved."""
 
     chapter: str
-    names: tuple[str, ...] = ()
+    numbers: tuple[Number, ...] = ()
     cells: tuple[str, ...] = ()
     checks: tuple[Number, ...] = ()
     moved: tuple[Moved, ...] = ()
@@ -86,7 +77,7 @@ class Comparison:
         return [*self.failed, *map(str, self.moved)]
 
 
-def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -> list[Comparison]:
+def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = BOOK[1]) -> list[Comparison]:
     """What became of each of ``chapters``, all executed; numbers are compared at the book's own seed alone."""
     formats, found = printed_as(book), []
     for chapter in chapters:
@@ -97,14 +88,14 @@ def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -
         notebook = json.loads(path.read_text(encoding="utf-8"))
         all_ = numbers_of(notebook, chapter, scale)
         whole = [number for number in all_ if number.part_of is None]
-        moved = differences(whole, read_expected(book.expected(chapter, scale)), formats) if seed == SEED else []
+        moved = differences(whole, read_expected(book.expected(chapter, scale)), formats) if seed == BOOK[1] else []
         failed = notebook["metadata"].get(RECORD_KEY, {}).get("failed", ())
         checks = tuple(number for number in whole if number.failure)
-        found.append(Comparison(chapter, tuple(number.name for number in all_), tuple(failed), checks, tuple(moved)))
+        found.append(Comparison(chapter, tuple(all_), tuple(failed), checks, tuple(moved)))
     return found
 
 
-def differences(found: Iterable[Number], held: Held, formats: Formats) -> list[Moved]:
+def differences(found: Iterable[Number], held: Held, formats: Mapping[tuple[str, str], Sequence[str]]) -> list[Moved]:
     """Every measured number on which a chapter and what is held of it don't agree, and the claims that are new or gone."""
     numbers = {number.name: number for number in found}
     moved = []
@@ -138,10 +129,8 @@ def read_expected(path: Path) -> dict[str, Value | None]:
         return {}
     try:
         content = read_finite(path)
-        found: dict[str, Value | None] = dict.fromkeys(content.pop(CLAIMS, "").split())
+        found: dict[str, Value | None] = dict.fromkeys(content.pop("claims", "").split())
         for name, was in content.items():
-            if not isinstance(was, list) and type(was) not in (int, float):
-                raise TypeError(f"{was!r} is no number")
             found[name] = Interval(*was) if isinstance(was, list) else was
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a file of expected numbers ({error})") from None
@@ -151,107 +140,55 @@ def read_expected(path: Path) -> dict[str, Value | None]:
 def write_expected(path: Path, held: Held) -> None:
     """Write what is held of a chapter, a measured number a line."""
     rows = {n: [v.mean, v.low, v.high, v.n] if isinstance(v, Interval) else v for n, v in held.items() if v is not None}
-    claims = {CLAIMS: " ".join(name for name, was in held.items() if was is None)}
+    claims = {"claims": " ".join(name for name, was in held.items() if was is None)}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(was)}" for name, was in {**rows, **claims}.items())
     write_text(path, f"{{\n{lines}\n}}\n")
 
 
-def update(book: Book, chapter: str, scale: str) -> list[Moved]:
-    """Make an executed chapter's measured numbers and claims the expected ones; returns the differences that this accepted.
+def update(book: Book, found: Comparison, scale: str) -> None:
+    """Make an executed chapter's measured numbers and claims the expected ones.
 
     What agrees stays as it is, so that rounding makes no diff.
     """
-    path = book.expected(chapter, scale)
-    notebook = json.loads((book.executed(scale) / f"{chapter}.ipynb").read_text(encoding="utf-8"))
-    found = [number for number in numbers_of(notebook, chapter, scale) if number.part_of is None]
-    held = read_expected(path)
-    if accepted := differences(found, held, printed_as(book)):
-        news = {moved.name for moved in accepted}
-        now = {n.name: None if n.criterion.asserts else n.result if n.name in news else held[n.name] for n in found}
+    path, news = book.expected(found.chapter, scale), {moved.name for moved in found.moved}
+    whole, held = [number for number in found.numbers if number.part_of is None], read_expected(path)
+    now = {n.name: None if n.criterion.asserts else n.result if n.name in news else held[n.name] for n in whole}
+    if news:
         write_expected(path, now)
-    return accepted
-
-
-def left_out(book: Book, chapter: str, scale: str) -> list[str]:
-    """Where the expected file of another scale has other names: a sentence each, with the command that mends it."""
-    here, said = set(read_expected(book.expected(chapter, scale))), []
-    for other in SCALES:
-        path = book.expected(chapter, other)
-        if path.exists() and (names := ", ".join(sorted(here ^ set(read_expected(path))))):
-            mend = f"sslbook regression {chapter} --scale {other} --update"
-            said.append(f"{book.shown(path)} has others: {names}; {mend}")
-    return said
 
 
 # --- what is told: in the terminal, to a machine, and on the pages ------------------------------------------------------
 
 
-def _rows(found: Iterable[Comparison]) -> list[tuple[str, str, str, str]]:
-    """The numbers that moved: chapter, name, here, what the book has."""
+def table(found: Iterable[Comparison]) -> list[str]:
+    """The numbers that moved, a line each: chapter, name, here, what the book has."""
 
     def words(value: Value | str | None) -> str:
         return "none" if value is None else value if isinstance(value, str) else short(value)
 
-    return [(one.chapter, m.name, words(m.here), words(m.there)) for one in found for m in one.moved]
-
-
-def table(found: Iterable[Comparison]) -> list[str]:
-    """The numbers that moved, a line each: chapter, name, here, what the book has."""
-    rows = _rows(found)
+    rows = [(one.chapter, m.name, words(m.here), words(m.there)) for one in found for m in one.moved]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:3]
     return ["  ".join([*map(str.ljust, row[:3], widths), f"the book has {row[3]}"]) for row in rows]
 
 
-def differ(count: int) -> str:
-    """``1 number differs on this machine``, ``2 numbers differ on this machine``."""
-    return f"{counted(count, 'number')} {'differs' if count == 1 else 'differ'} on this machine"
-
-
-def write_junit(path: Path, found: Sequence[Comparison], scale: str, *, gate: bool = True) -> None:
-    """Write what was compared as a JUnit file: a suite for each chapter, a case for each number and each cell that failed.
-
-    A number that moved is a failure for a gate, and otherwise skipped: as the command's exit status has it.
-    """
+def write_junit(path: Path, found: Sequence[Comparison], scale: str) -> None:
+    """Write what was compared as a JUnit file: a suite for each chapter, a case for each number and each cell that failed."""
     root = ElementTree.Element("testsuites")
     for one in found:
-        bad = {n.name: ("failure", n.failure) for n in one.checks}
-        bad |= {m.name: ("failure" if gate else "skipped", str(m)) for m in one.moved}
-        cases = {name: bad.get(name) for name in dict.fromkeys([*one.names, *bad])}
+        cases: dict[str, tuple[str, str]] = dict.fromkeys((n.name for n in one.numbers), ("", ""))
+        cases |= {n.name: ("failure", n.failure) for n in one.checks}
+        cases |= {m.name: ("failure", str(m)) for m in one.moved}
         cases |= {cell.splitlines()[0]: ("error", cell) for cell in one.cells}
-        kinds = [case[0] for case in cases.values() if case]
+        kinds = [kind for kind, _ in cases.values()]
         counts = {"tests": len(cases), "failures": kinds.count("failure"), "errors": kinds.count("error")}
         told = {"name": f"{one.chapter} ({scale})", **{name: str(count) for name, count in counts.items()}}
         suite = ElementTree.SubElement(root, "testsuite", told)
-        for name, wrong in cases.items():
-            case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=_xml(name))
-            if wrong:
-                ElementTree.SubElement(case, wrong[0], message=_xml(wrong[1].splitlines()[0])).text = _xml(wrong[1])
+        for name, (kind, words) in cases.items():
+            case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=name)
+            if kind:  # a colour of the terminal is no character of XML
+                ElementTree.SubElement(case, kind, message=words.splitlines()[0]).text = words.replace("\x1b", "")
     path.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
-
-
-def _xml(text: str) -> str:
-    """A text without the characters that XML can't hold."""
-    return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
-
-
-def note(found: Comparison) -> tuple[str, str]:
-    """What a chapter's page says of its own run, in HTML: at its top if a check or a cell failed, at its foot if numbers moved."""
-    top = foot = ""
-    if not found.holds:
-        failed = [counted(len(part), what) for part, what in ((found.checks, "check"), (found.cells, "cell")) if part]
-        rows = [
-            f'<a href="#check-{n.name}"><code>{n.name}</code></a>: {html.escape(typeset(n.failure))}'
-            for n in found.checks
-        ]
-        rows += [html.escape(cell.splitlines()[0]) for cell in found.cells]
-        title = f'<p class="admonition-title">In this run {" and ".join(failed)} failed</p>'
-        top = f'<div class="admonition warning">{title}<ul>{"".join(f"<li>{row}</li>" for row in rows)}</ul></div>'
-    if found.moved:
-        claims = "no claim does" if found.holds else "what failed stands at the top"
-        link = f'<a href="reproduce.html#on-this-machine">{differ(len(found.moved))}</a>'
-        foot = f'<p class="sslbook-moved">{link}; {claims}.</p>'
-    return top, foot
 
 
 HERE = "% on-this-machine"
@@ -260,12 +197,7 @@ HERE = "% on-this-machine"
 
 def on_this_machine(found: Sequence[Comparison]) -> str:
     """What *How to reproduce* says of this build, in Markdown: which numbers differ from the book's, and which checks failed."""
-    rows = _rows(found)
-    for one in found:
-        rows += [(one.chapter, n.name, n.failure, "holds") for n in one.checks]
-        rows += [(one.chapter, "a cell", cell.splitlines()[0], "runs") for cell in one.cells]
-    if not rows:
+    lines = table(found) + [f"{one.chapter}  {line.splitlines()[0]}" for one in found for line in one.failed]
+    if not lines:
         return "In the build that made these pages, every measured number was as expected, and every check held."
-    head = ["| page | number | in this build | expected |", "|---|---|---|---|"]
-    plain = [[part.replace("|", "\\|") for part in row] for row in rows]
-    return "\n".join([*head, *(f"| {{doc}}`{c} <{c}>` | `{n}` | {here} | {there} |" for c, n, here, there in plain)])
+    return "\n".join(["````text", *lines, "````"])

@@ -9,24 +9,23 @@ knows nothing.
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import nbformat
-from sphinx_external_toc.parsing import MalformedError, parse_toc_data
+from sphinx_external_toc.parsing import parse_toc_data
 
 from bookbuild.kernel import ANSI, variables
 from bookbuild.layout import read_chapter
 from bookbuild.markdown import LINES
 from bookbuild.search import write_index
-from sslbook._check import InputError
 from sslbook._files import write_text
 from sslchapters.data_files import read_source, read_yaml
 from sslchapters.values import glue, without_missing
@@ -46,7 +45,7 @@ _PLACE = re.compile(r"^(?P<page>\S+?)\.ipynb(?::(?P<line>\d+))?")
 
 
 class RenderError(RuntimeError):
-    """The book could not be rendered; the message says what is missing, or quotes Sphinx's warnings with their place."""
+    """The book could not be rendered; the message quotes Sphinx's warnings with their place."""
 
 
 def build(
@@ -55,19 +54,19 @@ def build(
     *,
     root: Path,
     generated: Mapping[str, str],
-    notes: Mapping[str, tuple[str, str]] = MappingProxyType({}),
-    strict: bool = True,
+    failed: Mapping[str, Sequence[str]],
 ) -> Path:
     """Render the book below `root` into the folder `out` and return its first page, `out/index.html`.
 
     `executed` holds one `<page>.ipynb` for each chapter with code (the file's name without `.md`); `root` holds `_config.yml`,
     `_toc.yml` and the sources; `generated` maps pages of the table of contents (`chapters/ledger`) to their Markdown.
-    `notes` are what chapters' pages say of their run, in HTML: below the title, and at the foot.
+    `failed` says what failed in a chapter, which its page lists below its title.
     Stages into `out/../stage`, and writes Sphinx's whole output to `out/../render.log`.
 
-    Raises RenderError if a page is missing or not executed, or, if `strict`, if Sphinx warns of anything; `out` is then untouched.
+    Raises OSError if a page is missing or not executed, RenderError if nothing failed and Sphinx warns; `out` is then untouched.
     """
     work, names = out.parent, pages(root)
+    strict = not any(failed.values())  # a cell that failed leaves numbers out, which Sphinx warns of
     staged = stage(executed, work / "stage", root=root, generated=generated, strict=strict)
     fresh = _jupyter_book(staged, work, strict=strict)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
@@ -75,13 +74,13 @@ def build(
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
     shutil.rmtree(fresh / "_sources", ignore_errors=True)
     for name in names:
-        (fresh / "_sources" / name).parent.mkdir(parents=True, exist_ok=True)  # what the download buttons offer
-        write_text(fresh / f"_sources/{name}.md", generated.get(name) or read_source(root / f"{name}.md"))
-        if any(note := notes.get(Path(name).name, ("", ""))):
+        source = generated.get(name) or read_source(root / f"{name}.md")
+        write_text(fresh / f"_sources/{name}.md", source)  # what the download buttons offer
+        if lines := failed.get(Path(name).name):
+            listed = "".join(f"<li>{html.escape(line.splitlines()[0])}</li>" for line in lines)
+            box = f'<div class="admonition warning"><p class="admonition-title">Failed in this run</p><ul>{listed}</ul></div>'
             text = (fresh / f"{name}.html").read_text(encoding="utf-8")
-            head, start, body = text.partition('<article class="bd-article"')
-            article, end, rest = body.replace("</h1>", f"</h1>{note[0]}", 1).rpartition("</article>")
-            write_text(fresh / f"{name}.html", f"{head}{start}{article}{note[1]}{end}{rest}")
+            write_text(fresh / f"{name}.html", text.replace("#</a></h1>", f"#</a></h1>{box}", 1))
     old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
     shutil.rmtree(old, ignore_errors=True)
     if out.exists():
@@ -93,10 +92,7 @@ def build(
 
 def pages(root: Path) -> list[str]:
     """The pages of the table of contents in reading order, without suffix: `chapters/intro`, …"""
-    try:
-        return list(parse_toc_data({"format": "jb-book", **read_yaml(root / "_toc.yml", dict)}))
-    except MalformedError as error:
-        raise InputError(f"_toc.yml: {error}") from None
+    return list(parse_toc_data({"format": "jb-book", **read_yaml(root / "_toc.yml", dict)}))
 
 
 def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, str], strict: bool = True) -> Path:
@@ -105,32 +101,18 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
     Unless `strict`, a number that no chapter has produced is a dash.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     for name in ("_config.yml", "_toc.yml"):
         write_text(folder / name, read_source(root / name))
-    notebooks = [] if strict else [path for path in executed.glob("*.ipynb") if "." not in path.stem]
-    known = {path.stem: glue(json.loads(read_source(path))) for path in notebooks}
-    missing, unexecuted = [], []
+    known = {path.stem: glue(json.loads(read_source(path))) for path in executed.glob("*.ipynb") if not strict}
     for page in pages(root):
-        target, source, notebook = folder / page, root / f"{page}.md", executed / f"{Path(page).name}.ipynb"
-        target.parent.mkdir(parents=True, exist_ok=True)
+        name, target = Path(page).name, folder / f"{page}.md"
         if page in generated:
-            text, suffix = generated[page], ".md"
-        elif not source.exists():
-            missing.append(f"{page}.md")
-            continue
-        elif not (chapter := read_chapter(source)).runs:
-            text, suffix = chapter.text, ".md"
-        elif notebook.exists():
-            text, suffix = read_source(notebook), ".ipynb"
+            text = generated[page]
+        elif not (chapter := read_chapter(root / f"{page}.md")).runs:
+            text = chapter.text
         else:
-            unexecuted.append(target.name)
-            continue
-        write_text(target.with_suffix(suffix), text if strict else without_missing(text, target.name, known))
-    if missing:
-        raise RenderError(f"_toc.yml names pages that do not exist: {', '.join(missing)}")
-    if unexecuted:
-        raise RenderError(f"not executed yet: {', '.join(unexecuted)}; run: sslbook execute {' '.join(unexecuted)}")
+            text, target = read_source(executed / f"{name}.ipynb"), target.with_suffix(".ipynb")
+        write_text(target, text if strict else without_missing(text, name, known))
     for source in {(root / page).parent for page in pages(root)}:  # with what their pages refer to
         others = shutil.ignore_patterns("*.md", "*.ipynb", ".*", "_*")
         shutil.copytree(source, folder / source.relative_to(root), ignore=others, dirs_exist_ok=True)

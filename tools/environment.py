@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
@@ -41,13 +41,6 @@ assert float(torch.ones(2) @ torch.ones(2)) == 2.0
 print(torch.__version__)
 """
 LAB_SETTINGS = {"@jupyterlab/apputils-extension:notification": {"checkForUpdates": False, "fetchNews": "false"}}
-
-
-class Source(NamedTuple):
-    """One place that torch may come from: what to call it, and the arguments for pip."""
-
-    name: str
-    arguments: list[str]
 
 
 def say(text: str) -> None:
@@ -109,42 +102,40 @@ def locked(lock: Path, *, hashes: bool = True) -> list[str]:
     return pins if hashes else [re.sub(r" \\\n +--hash=\S+", "", pin) for pin in pins]
 
 
-def pip_install(python: Path, *arguments: str, tries: int = 3) -> bool:
-    """Run ``pip install``, again where a network has failed; what it says is in a log, whose end is told if it must not fail."""
+def pip_install(python: Path, *arguments: str, required: bool = True) -> bool:
+    """Run ``pip install``, which itself asks a network again; what it says is in a log, whose end is told if it must not fail."""
     log = python.parents[1] / "pip.log"
     # Compiling comes later, on every core.
     command = [str(python), "-m", "pip", "install", "--no-compile", "--progress-bar", "off", *arguments]
-    for _ in range(tries):
-        with log.open("a", encoding="utf-8") as out:
-            print(f"\n$ {' '.join(command)}", file=out, flush=True)
-            if subprocess.run(command, stdout=out, stderr=subprocess.STDOUT).returncode == 0:
-                return True
-    if tries > 1:
+    with log.open("a", encoding="utf-8") as out:
+        print(f"\n$ {' '.join(command)}", file=out, flush=True)
+        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT).returncode == 0
+    if required and not done:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:]
         stop("\n".join([f"pip failed. The end of {log}:", *lines]))
-    return False
+    return done
 
 
-def torch_sources(version: str, *, cuda: bool, linux: bool) -> list[Source]:
-    """Where to look for torch, best place first.
+def torch_sources(version: str, *, cuda: bool, linux: bool) -> dict[str, list[str]]:
+    """Where to look for torch, best place first: what to call it, and the arguments for pip.
 
     A local wheel and the CPU index come with ``--no-deps``: the lock already holds what those builds need.  ``===`` asks
     for the index's own build, which ``==`` would pass over for a local ``+cpu`` wheel of the same version.
     """
     local = ["--no-index", "--no-deps", "--only-binary=torch"]
-    index = [
-        Source("the package index", [f"torch==={version}" if cuda else f"torch=={version}"]),
-        Source("the package index (another version)", [TORCH_RANGE]),
-    ]
-    nearby = [
-        Source("a wheel on this machine", [*local, f"torch=={version}"]),
-        Source("a wheel on this machine (another version)", [*local, TORCH_RANGE]),
-    ]
+    index = {
+        "the package index": [f"torch==={version}" if cuda else f"torch=={version}"],
+        "the package index (another version)": [TORCH_RANGE],
+    }
+    nearby = {
+        "a wheel on this machine": [*local, f"torch=={version}"],
+        "a wheel on this machine (another version)": [*local, TORCH_RANGE],
+    }
     # "+cpu" in full, so that no other configured index can answer with a CUDA build.
     cpu_index = ["--index-url", CPU_INDEX, "--retries", "2", "--timeout", "30", "--no-deps", f"torch=={version}+cpu"]
     if linux:  # elsewhere the package index's build is for the CPU anyway
-        nearby.append(Source("the PyTorch project's CPU index", cpu_index))
-    return index if cuda else nearby + index
+        nearby["the PyTorch project's CPU index"] = cpu_index
+    return index if cuda else nearby | index
 
 
 def torch_works(python: Path | str, *, on_cuda: bool = False) -> str:
@@ -160,11 +151,11 @@ def install_torch(python: Path, pins: Path, choice: str, nvidia: bool) -> str:
         return present
     (version,) = re.findall(r"(?m)^torch==([0-9.]+)", LOCK.read_text(encoding="utf-8"))
     cuda, linux = choice == "cuda" or (choice == "auto" and nvidia), platform.system() == "Linux"
-    for source in torch_sources(version, cuda=cuda, linux=linux):
-        if source.name == "the package index" and not cuda and linux:
+    for source, arguments in torch_sources(version, cuda=cuda, linux=linux).items():
+        if source == "the package index" and not cuda and linux:
             say("  no CPU build was found: the package index's may bring gigabytes of CUDA libraries (Ctrl-C stops)")
-        say(f"  from {source.name}: {source.arguments[-1]}")
-        if pip_install(python, "--constraint", str(pins), *source.arguments, tries=1):
+        say(f"  from {source}: {arguments[-1]}")
+        if pip_install(python, "--constraint", str(pins), *arguments, required=False):
             if found := torch_works(python):
                 return found
             say("  it was installed but does not run here; trying the next place")
@@ -215,9 +206,6 @@ def main(arguments: list[str]) -> None:
     done = asked(python, "import sslbook, papermill, jupytext, jupyter_book")
     if done.returncode != 0:
         stop(f"the environment does not work:\n{done.stderr}")
-    agreed = subprocess.run([str(python), "-m", "pip", "check"], capture_output=True, text=True)
-    if agreed.returncode != 0:
-        say(f"  warning: pip check says:\n{agreed.stdout}")
     say(f"The environment is ready: {folder.name}, torch {torch}, {time.monotonic() - began:.0f} s.")
 
 

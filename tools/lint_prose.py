@@ -126,8 +126,6 @@ def words(page: Page) -> Found:
             yield number, f"more than one sentence on the line: {plain[:60]}"
         if empty := BANNED.search(plain):
             yield number, f"“{empty[0]}” says nothing"
-        if re.search(r"!\[\s*\]\(", line):
-            yield number, "an image without an alternative text"
         for match in BOUND.finditer(line):
             right, content = "least" if match["lower"] else "most", match["content"]
             whole = isinstance(of(page, content)[1], int)  # a count, which no format rounds
@@ -201,7 +199,7 @@ ASKED = re.compile(
 
 
 def cells(page: Page) -> Found:
-    """Cells are short, figures have a caption and an alternative text, fences are fences."""
+    """Cells are short, and fences are fences."""
     for fence in re.finditer(r"^`{3,}\{[\w:-]+\}[^\n`]*`", page.text, re.M):
         yield page.line(fence[0]), "a backtick in the first line of a fence, which is no fence then"
     for line, head, source in page.cells:
@@ -209,8 +207,6 @@ def cells(page: Page) -> Found:
         folded = re.search(r"hide-cell|hide-input|remove-", head)
         if len(code.splitlines()) > LONGEST and not folded:
             yield line, f"a cell of {len(code.splitlines())} lines"
-        if "mystnb:" in head and "figure:" in head and not ("caption:" in head and "alt:" in head):
-            yield line, "a figure without a caption or an alternative text"
 
 
 def teaching(page: Page) -> Found:
@@ -240,10 +236,8 @@ def exercises(page: Page) -> Found:
     parts = re.findall(r"^```\{exercise\}.*?(?=^```\{exercise\}|^## |\Z)", page.text, re.M | re.S)
     if not parts:
         return
-    chapter, titles = (
-        page.path.stem in CHAPTERS,
-        [part.partition("\n")[0].removeprefix("```{exercise} ") for part in parts],
-    )
+    chapter = page.path.stem in CHAPTERS
+    titles = [part.partition("\n")[0].removeprefix("```{exercise} ") for part in parts]
     missing = [kind for kind in KINDS_OF_EXERCISE if not any(title.startswith(f"{kind} · ") for title in titles)]
     if chapter and missing:
         yield page.line("## Exercises"), f"no exercise of the kinds {', '.join(missing)}"
@@ -278,61 +272,12 @@ def _names(text: str) -> tuple[set[str], set[str]]:
     return made, used
 
 
-FORMULA = re.compile(r"\$\$(.*?)\$\$|\$([^$]+)\$", re.S)
-ROW = re.compile(r"^\* - (.*)\n  - (.*)\n  - (.*)\n  - (.*)$", re.M)
-CUES = re.compile(  # words that say what something is; x stands for a formula
-    r"(?i)\b(?:let|writes?|call(?:ed|s)?|define[sd]?|denotes?|where|put|fix|means|stands? for)\b|\b(?:for|with) x (?:the|a)\b"
-    r"|x is |is x|are x|\b(?:the|an?|its) [\w -]+ x |\*\*[^*]+\*\*"
-)
-# Chapter 3 compares its weights with those of Chapter 8, by name and with a link, in one sentence.
-EXCEPTIONS = {r"\alpha_{ij}"}
-
-
-def notation(page: Page) -> Found:
-    """Each symbol of the notation page is defined in sight of where a reader of the chapters first meets it.
-
-    In sight is a word that says what something is, or the symbol before an equals sign, in that paragraph or the next one.
-    """
-    if page.path.stem != "notation":
-        return
-    blocks = [(name, block) for name in CHAPTERS for block in _blocks((page.path.with_stem(name)).read_text("utf-8"))]
-    formulas = [" ; ".join(_normal(a or b) for a, b in FORMULA.findall(block)) for _, block in blocks]
-    for formula in [formula for row in ROW.findall(page.text) for formula in re.findall(r"\$([^$]+)\$", row[0])]:
-        head = _normal(re.split(r"=|\\sim|\\in\b|\\ge\b|\\le\b|>|<|\(|\[|\\mid", formula)[0].strip())
-        if not re.search(r"[_^\\]", head) or re.fullmatch(r"\\[a-zA-Z]+|\\(?:mathbf|mathbb)\{[a-zA-Z]\}", head):
-            continue  # one plain letter can't be searched for
-        symbol = re.compile(re.escape(head) + (r"(?![a-zA-Z0-9'])" if head[-1].isalnum() else ""))
-        met = next((i for i, there in enumerate(formulas) if symbol.search(there)), None)
-        if met is not None and head not in EXCEPTIONS:
-            said = re.sub(FORMULA, " x ", "\n".join(block for _, block in blocks[met : met + 2])).replace("  ", " ")
-            equals = re.escape(head) + r"(?:\([^)]*\))?(?::=|=|\\in)"
-            if not CUES.search(said) and not re.search(equals, " ; ".join(formulas[met : met + 2])):
-                yield page.line(formula), f"{formula} is met in {blocks[met][0]} before it is said what it is"
-
-
-def _blocks(text: str) -> list[str]:
-    """Paragraphs with the display formulas that belong to them; code cells left out."""
-    text = re.sub(r"\A---\n.*?\n---\n|^(`{3,})\{code-cell\}.*?^\1$", "", text, flags=re.M | re.S)
-    text = re.sub(r"\n+(\$\$.*?\$\$)[^\n]*\n+", lambda match: f"\n{match[1]}\n", text, flags=re.S)
-    return [block for block in re.split(r"\n\s*\n|\n(?=- |\d+\. |#)", text) if block.strip()]
-
-
-def _normal(formula: str) -> str:
-    """A formula without what changes nothing: spaces, braces around one letter, sizes."""
-    formula = re.sub(r"\\(?:,|;|!|quad|left|right|bigl?|bigr?|Bigl?|Bigr?)(?![a-zA-Z])", "", formula)
-    formula = re.sub(r"\\([a-zA-Z]+)\s+(?=[a-zA-Z])", r"\\\1{}", formula)
-    formula = re.sub(r"\\([a-z]+)(?:\{\}([a-zA-Z])(?![a-zA-Z])|\{([a-zA-Z])\})", r"\\\1{\2\3}", formula)
-    return re.sub(r"\s+|\{\}", "", re.sub(r"([_^])\{([a-zA-Z0-9])\}", r"\1\2", formula))
-
-
-RULES = (words, verdicts, claims, cells, teaching, exercises, notation)
+RULES = (words, verdicts, claims, cells, teaching, exercises)
 
 
 def main(names: list[str]) -> int:
     """Print what each page owes; returns the exit status."""
     paths = [ROOT / "chapters" / f"{name}.md" for name in names] or sorted((ROOT / "chapters").rglob("*.md"))
-    if missing := [path.stem for path in paths if not path.is_file()]:
-        sys.exit(f"lint_prose: no page {', '.join(missing)}")
     owed = 0
     for path in [path for path in paths if path.stem != "ledger"]:  # the build writes that one
         page = Page.read(path)

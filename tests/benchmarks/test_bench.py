@@ -29,15 +29,9 @@ def test_training_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_missed_bar_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [
-        Row("a", "even", 2.0, "s", 2.0),
-        Row("a", "much", 9.0, "x", 8.0),
-        Row("b", "no", math.nan, "", 1),
-    ]
-    assert [row.verdict for row in rows] == ["ok", "MISSED", "MISSED"]
-    assert report(rows) == 1
+    rows = [Row("a", "even", 2.0, "s", 2.0), Row("a", "much", 9.0, "x", 8.0), Row("b", "no", math.nan, "", 1)]
+    assert [report(rows), report(rows[:1])] == [1, 0]
     assert "1 of 3 bars are met." in capsys.readouterr().out
-    assert report(rows[:1]) == 0
 
 
 def test_the_error_sees_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:

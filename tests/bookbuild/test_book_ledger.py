@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 from conftest import number
@@ -14,16 +13,8 @@ from bookbuild.ledger import margins, problems
 from sslchapters.intervals import Interval
 from sslchapters.ledger import VERDICTS, join, read_claims
 
-ROOT = Path(__file__).resolve().parents[2]
-
 CHECK = number("gap", 1e-15, below=1e-12, rejects={"sign": 1.4, "nothing": float("nan")})
 MEASURE = number("seen", value=3, rtol=1e-6)
-
-
-def test_the_claims_are_well_formed() -> None:
-    claims = read_claims(ROOT / "data" / "claims.yml")
-    assert {claim.paper for claim in claims} == {"A", "B", "C"}
-    assert all(claim.paper == claim.id[0] and claim.statement.endswith((".", ").")) for claim in claims)
 
 
 def settled(write_book, verdict: str) -> list[ledger.Claim]:

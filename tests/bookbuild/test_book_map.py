@@ -1,4 +1,4 @@
-"""The map of the book, and how long a chapter takes."""
+"""The map of the book, how long a chapter takes, and the line that counts a section's checks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 from bs4 import BeautifulSoup
+from conftest import number
 
-from bookbuild.cells import book_map, minutes, reading, time_of
+from bookbuild.cells import book_map, minutes, reading, summary, time_of
+from sslchapters.values import badge
 
 ROOT = Path(__file__).resolve().parents[2]
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
@@ -18,19 +20,6 @@ INTRO = (ROOT / "chapters/intro.md").read_text(encoding="utf-8")
 PAGES = {str(chapter["file"]): ("<Title>", "31 min to read") for part in TOC["parts"] for chapter in part["chapters"]}
 FOUND = re.search(r"^```\{book-map\}\n(.*?)^```$", INTRO, re.MULTILINE | re.DOTALL)
 LINES = FOUND[1].splitlines() if FOUND else []
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("covariance: What? | training", "covariance needs a line, 'name: question | chapters before it'"),
-        ("nowhere: What?", "no part has a chapter nowhere"),
-    ],
-)
-def test_a_map_that_is_not_this_book_s_is_refused(line: str, problem: str) -> None:
-    name = line.partition(":")[0]
-    with pytest.raises(ValueError, match=re.escape(problem)):
-        book_map(TOC, [other for other in LINES if not other.startswith(f"{name}:")] + [line], PAGES)
 
 
 def test_every_chapter_has_a_box_of_its_own_which_says_what_it_builds_on() -> None:
@@ -52,3 +41,17 @@ def test_how_long_a_chapter_takes(tmp_path: Path) -> None:
     (tmp_path / "one.ipynb").write_text(json.dumps({"cells": cells, "metadata": {"sslbook": {"seconds": 61.2}}}))
     assert [reading(tmp_path, part) for part in ("one", "one::a", "one:a:")] == [2, 1, 1]
     assert time_of(tmp_path / "one.ipynb") == "2 min to read · runs in 60 s"
+
+
+@pytest.mark.parametrize(
+    ("bars", "said"),
+    [
+        ([1e-14, 1e-14], "✓ 2 checks and the code"),
+        ([1e-14], "✓ 1 check and the code"),
+        ([1e-14, 1e-20], "✗ 1 of 2 checks failed"),
+        ([], "The code"),
+    ],
+)
+def test_a_line_counts_its_checks(bars: list[float], said: str) -> None:
+    checks = [badge(number(f"x{i}", 2e-16, below=below)) for i, below in enumerate(bars)]
+    assert BeautifulSoup(summary(checks), "html.parser").get_text() == said

@@ -7,23 +7,20 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import pytest
 from bs4 import BeautifulSoup, Tag
-from conftest import Told
 from markdown_it import MarkdownIt
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from bookbuild import commands, notebooks
+from bookbuild import notebooks
 from bookbuild.canvas import CANVAS
 from bookbuild.cells import TIME
-from bookbuild.layout import Book, Repository, find_book, find_chapters
+from bookbuild.layout import Book, find_book, find_chapters
 from bookbuild.markdown import Piece
 from bookbuild.notebooks import MOVES, reader_notebook
-from sslbook import cli
 from sslchapters.values import RECORD_KEY
 
 BOOK = find_book(Path(__file__).resolve().parents[2])
@@ -92,9 +89,9 @@ def test_a_notebook_has_the_sentences_of_its_page_and_no_others() -> None:
 PAGE = [Piece("text", 0, "# One"), Piece("code", 1, ""), Piece("text", 2, "The end.")]
 
 
-def first_cell(url: str) -> str:
+def first_cell(requirement: str) -> str:
     executed = new_notebook(cells=[new_markdown_cell("# One"), new_code_cell("1"), new_markdown_cell("The end.")])
-    written = reader_notebook("one", executed, PAGE, Repository(url).requirement, following="[Two](two.ipynb)")
+    written = reader_notebook("one", executed, PAGE, requirement, "[Two](two.ipynb)", {})
     own = ["# One", "1", "The end.", f"# {notebooks.SUM}\nsum_up()", "Next: [Two](two.ipynb)"]
     assert [cell.source for cell in written.cells if "sslchapters" not in cell.source] == own
     return str(next(cell.source for cell in written.cells if cell.cell_type == "code"))
@@ -102,7 +99,9 @@ def first_cell(url: str) -> str:
 
 def test_the_first_cell_asks_for_no_bare_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that nobody holds can be anybody's tomorrow."""
-    installing = [line.strip() for line in first_cell("https://github.com/Ada/book").splitlines() if "%pip" in line]
+    installing = [
+        line.strip() for line in first_cell("sslbook @ git+https://github.com/Ada/book").splitlines() if "%pip" in line
+    ]
     assert installing == ['%pip install --quiet "sslbook @ git+https://github.com/Ada/book" scikit-learn seaborn']
     source = first_cell("")
     exec(source)
@@ -119,15 +118,6 @@ def build(book: Book, word: str) -> None:
         notebooks.write(new_notebook(cells=cells, metadata={RECORD_KEY: {}}), book.html / f"notebooks/{name}.ipynb")
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Book:
-    (tmp_path / "chapters").mkdir()
-    (tmp_path / "_toc.yml").touch()
-    shutil.copy(BOOK.root / "_config.yml", tmp_path)
-    build(Book(tmp_path), "old")
-    return Book(tmp_path)
-
-
 TOUCHED: dict[str, Callable[[str], str]] = {
     "a word": lambda text: text.replace("old", "mine"),
     "an output": lambda text: text.replace('"b\\n"', '"c\\n"'),
@@ -136,26 +126,18 @@ TOUCHED: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("touch", TOUCHED.values(), ids=TOUCHED)
-def test_a_copy_that_was_touched_stays(
-    book: Book, touch: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, told: Told
-) -> None:
-    monkeypatch.setattr(commands, "_build", lambda options: (0, True))
-    monkeypatch.setattr(commands.subprocess, "run", lambda *rest, **named: SimpleNamespace(returncode=0))
-    folder = book.built / "lab"
-    run = ["lab", "--root", str(book.root)]
-    assert "Left as they were" not in told(run)
-    (folder / "requirements.txt").write_text("mine\n")
-    book_s = (folder / "one.ipynb").read_text()
-    mine = touch(book_s)
-    assert mine != book_s
+def test_a_copy_that_was_touched_stays(touch: Callable[[str], str], tmp_path: Path) -> None:
+    book, folder = Book(tmp_path), tmp_path / "lab"
+    shutil.copy(BOOK.root / "_config.yml", tmp_path)
+    build(book, "old")
+    assert notebooks.copy_notebooks(book, folder) == ([folder / "one.ipynb", folder / "two.ipynb"], [])
+    mine = touch((folder / "one.ipynb").read_text())
+    assert mine != (folder / "one.ipynb").read_text()
     (folder / "one.ipynb").write_text(mine)
     build(book, "new")
-    said = told(run)
+    assert notebooks.copy_notebooks(book, folder)[1] == [folder / "one.ipynb"]
     assert (folder / "one.ipynb").read_text() == mine
     assert (folder / "two.ipynb").read_bytes() == (book.html / "notebooks/two.ipynb").read_bytes()
-    told = "Left as they were, since they were changed or run; remove one to have the book's again:"
-    assert said.endswith(f"{told}\n  {folder}/requirements.txt\n  {folder}/one.ipynb\n")
-    assert (folder / "requirements.txt").read_text() == "mine\n"
     (folder / "one.ipynb").unlink()
-    assert cli.main(run) == 0
+    assert notebooks.copy_notebooks(book, folder)[1] == []
     assert "new" in (folder / "one.ipynb").read_text()

@@ -96,15 +96,6 @@ See {numref}`tab-one`.
 One.
 ```
 
-```{exercise}
-:label: ex-two
-Two.
-```
-
-```{solution} ex-two
-Two.
-```
-
 ## Shown
 
 See {numref}`fig-learning`, {numref}`fig-drawn`, {numref}`tab-above`, {numref}`tab-inside`.
@@ -228,12 +219,8 @@ def execute(root: Path, chapter: str) -> None:
 LEDGER = {"chapters/ledger": "# Ledger\n"}
 
 
-def stage(root: Path) -> Path:
-    return render.stage(root / "executed", root / "_build/stage", root=root, generated=LEDGER)
-
-
 def build(root: Path) -> Path:
-    return render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER)
+    return render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER, failed={})
 
 
 def test_a_chapter_that_failed_has_its_page_all_the_same(root: Path) -> None:
@@ -244,34 +231,26 @@ def test_a_chapter_that_failed_has_its_page_all_the_same(root: Path) -> None:
     cell.outputs.append(nbformat.v4.new_output("error", ename="ValueError", evalue="no gap", traceback=["no gap here"]))
     nbformat.write(notebook, path)
     (root / "chapters/one.md").write_text(HEADER + CHAPTER + "\n{prf:ref}`nowhere`\n", encoding="utf-8")
-    notes = {"one": ("<p>failed at its top</p>", "<p>moved at its foot</p>")}
-    render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER, notes=notes, strict=False)
+    failed = {"one": ["gap: 2.0 is not ≤ 1"]}
+    render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER, failed=failed)
     article = BeautifulSoup((root / "_build/html/chapters/one.html").read_text(encoding="utf-8"), "html.parser").article
     text = article.get_text()
     assert "the $k$-th $y$, or —." in text.replace("\\(", "$").replace("\\)", "$"), "what was not computed is a dash"
     assert "no gap here" in text
-    assert article.h1.find_next_sibling("p").get_text() == "failed at its top"
-    assert article.find_all("p")[-1].get_text() == "moved at its foot"
+    assert article.h1.find_next_sibling("div").li.get_text() == "gap: 2.0 is not ≤ 1"
 
 
-def test_stage_gathers_notebooks_pages_and_what_they_refer_to(root: Path) -> None:
+def test_stage_gathers_what_pages_refer_to_and_a_warning_quotes_the_line_that_it_means(root: Path) -> None:
     (root / "_build/stage/chapters").mkdir(parents=True)
     (root / "_build/stage/chapters/old.md").write_text("left by an earlier build", encoding="utf-8")
-    assert render.pages(root) == ["chapters/intro", "chapters/one", "chapters/ledger"], "in reading order"
-    folder = stage(root)
+    folder = render.stage(root / "executed", root / "_build/stage", root=root, generated=LEDGER)
     files = sorted(str(path.relative_to(folder / "chapters")) for path in folder.rglob("*/*") if path.is_file())
     assert files == ["figures/one.svg", "intro.md", "ledger.md", "one.ipynb", "references.bib"]
     log = f"\x1b[91m{folder}/chapters/one.ipynb:10001: WARNING: something\x1b[39;49;00m\n{folder}/_toc.yml:3: WARNING: plain\nok\n"
     assert render.explain(log, folder).splitlines() == [
         "  chapters/one.md, cell 1, near “# One”: WARNING: something",
         "  _toc.yml:3: WARNING: plain",
-    ], "a warning quotes the line that it means"
-    (root / "executed/one.ipynb").unlink()
-    with pytest.raises(render.RenderError, match="not executed yet: one; run: sslbook execute one"):
-        stage(root)
-    (root / "chapters/intro.md").unlink()
-    with pytest.raises(render.RenderError, match=r"_toc.yml names pages that do not exist: chapters/intro.md"):
-        stage(root)
+    ]
 
 
 @pytest.mark.slow
@@ -329,17 +308,12 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     intro = BeautifulSoup((html / "chapters/intro.html").read_text(encoding="utf-8"), "html.parser")
     assert intro.select_one("div.citation .label").text.strip("[]") == "Tian et al., 2020a"
     assert all(len(entry.select("p a")) <= 1 for entry in intro.select("div.citation")), "one link for each"
-    assert intro.select_one("div.citation p a").text == "arXiv:2010.00578"
-    assert page.select_one("footer p.copyright").text == "© 2026 The sslbook authors · MIT licence"
     licences = page.select_one("footer p.sslbook-licences a")["href"]
     assert "SIL OPEN FONT LICENSE" in (html / "chapters" / licences).read_text(encoding="utf-8")
-    assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
     assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
     assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
-    for other in ("chapters/intro.html", "search.html"):
-        light = (html / other).read_text(encoding="utf-8")
-        assert "mathjax.js" not in light, "a page without a formula loads nothing for them"
-    assert b"# Project: What Survives Augmentation" in (html / "objects.inv").read_bytes()
+    light = (html / "chapters/intro.html").read_text(encoding="utf-8")
+    assert "mathjax.js" not in light, "a page without a formula loads nothing for them"
 
     offers = {link["download"]: link["href"] for link in page.select("a[download]")}
     assert set(offers) == {"one.ipynb", "one.md"}
@@ -351,6 +325,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
         "> **Theorem 1.1** (First)\n>\n> $x = x$",
         "By [Theorem 1.1](#thm-first).",
         '<a id="tab-one"></a>',
+        "<summary>Solution</summary>\n\nOne.",
         "$$\na = b\n\\tag{1.1}\n$$",
         "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)",
         f"It gains {rise}, 1.2 or more; 28% of them.",
@@ -369,22 +344,14 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert all(cell.metadata.jupyter.source_hidden for cell in code)
     assert [output.output_type for output in code[1].outputs] == ["stream"], "what is glued stays with the build"
     buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
-    assert [button["href"].partition("?")[0] for button in buttons] == [
-        "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
-        "https://mybinder.org/v2/gh/Ada/book/notebooks",
-        "https://github.com/Ada/book/edit/main/chapters/one.md",
-        "https://github.com/Ada/book/issues/new",
-    ]
+    assert [button.text.strip() for button in buttons] == ["Colab", "Binder", "Edit", "Issue"]
     assert (html / "chapters" / offers["one.md"]).read_text(encoding="utf-8") == HEADER + CHAPTER
 
-    # A page with a broken reference: refused, with its place; the good book stays.
-    execute(root, CHAPTER + "\nSee {prf:ref}`thm-nowhere`.\n")
-    with pytest.raises(render.RenderError, match=r"chapters/one\.md.*thm-nowhere"):
+    # A page with a broken reference, and without a number: refused, with its place; the good book stays.
+    execute(root, CHAPTER + "\nSee {prf:ref}`thm-nowhere`.\n\nSo {interval}`gap:.1f`.\n")
+    with pytest.raises(render.RenderError, match=r"chapters/one\.md.*thm-nowhere") as refused:
         build(root)
-    execute(root, CHAPTER + "\nSo {interval}`gap:.1f` and {least}`gap`.\n")
-    with pytest.raises(render.RenderError, match=r"names 'gap-low', which chapters/one does not produce") as refused:
-        build(root)
-    assert "a bound needs one such as .1f" in str(refused.value)
+    assert "names 'gap-low', which chapters/one does not produce" in str(refused.value)
     assert (html / "chapters/one.html").read_text(encoding="utf-8") == text
 
 
@@ -400,7 +367,9 @@ class="n">width</span>: <span class="n">int</span></em></dt><dd><p>A net.</p><dl
 
 
 def test_each_section_has_its_own_words_and_no_code() -> None:
-    assert [(row.anchor, row.title, row.boxes, row.text) for row in search.sections("chapters/one", INDEXED)] == [
+    rows = search.sections("chapters/one", INDEXED)
+    assert {row["chapter"] for row in rows} == {"2. One"}
+    assert [(row["anchor"], row["title"], row["boxes"], row["text"]) for row in rows] == [
         ("top", "2. One", "", "First β."),
         ("two", "2.1. Two", "Theorem 2.1", "Second. Theorem 2.1 So op. … Figure 2.1 Drawn."),
         ("three", "2.1.1. Three", "", "Third."),

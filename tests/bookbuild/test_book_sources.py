@@ -62,9 +62,8 @@ def test_a_character_that_is_not_seen_is_refused_by_file_line_and_number(book: B
 
 def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book.git\n")
-    some, none = Repository.read(tmp_path), Repository()
-    assert (none.site, none.requirement) == ("", "")
-    assert (some.site, some.requirement) == ("https://ada.github.io/book", "sslbook @ git+https://github.com/Ada/book")
+    url = "https://github.com/Ada/book"
+    assert Repository.read(tmp_path) == (url, "https://ada.github.io/book", f"sslbook @ git+{url}")
     (tmp_path / "_config.yml").write_text("repository:\n  url: https://example.org/book\n")
     with pytest.raises(InputError, match="OWNER/NAME is needed"):
         Repository.read(tmp_path)

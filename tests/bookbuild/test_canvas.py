@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 from collections.abc import Iterator
@@ -12,10 +11,9 @@ import browser_cases
 import numpy as np
 import pytest
 import torch
-from bs4 import BeautifulSoup
 from scipy.integrate import solve_ivp
 
-from bookbuild.canvas import CANVAS, SCRIPT, canvas
+from bookbuild.canvas import CANVAS, canvas
 from bookbuild.sphinx_ext import ASSETS
 from sslbook import covariance_operator, intra_operator, mlp
 from sslbook.losses import pairs
@@ -23,17 +21,7 @@ from sslchapters.linear_byol import theory
 
 PAGE = """<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>One</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="book.css">
-<style>html {{ --pst-color-text-base: #222; background: #fff; color: #222 }} body {{ margin: 0 }}
-html[data-theme="dark"] {{ --pst-color-text-base: #d9dee5; background: #14181d; color: #d9dee5 }}
-* {{ box-sizing: border-box }}</style>
 <script defer src="canvas.js"></script></head><body><main class="bd-article"><h1>One</h1>{}</main></body></html>"""
-
-
-def test_without_scripts_there_are_a_picture_and_its_words_and_with_them_few_bytes() -> None:
-    for name, words in (("world", "corners of a square"), ("fates", "w1 = 0")):
-        html = BeautifulSoup(canvas(name), "html.parser")
-        assert words in str(html.select_one(f".{CANVAS} img")["alt"])
-    assert len(gzip.compress((ASSETS / "static" / SCRIPT).read_bytes())) < 15_000
 
 
 def half_squared(z: torch.Tensor) -> torch.Tensor:
@@ -201,34 +189,3 @@ def test_a_run_starts_where_one_presses_and_is_scipy_s_flow(driver: Any) -> None
     form.find_element("css selector", "[data-do=reset]").click()
     assert numbers(driver, "fates") == start
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
-
-
-@browser_cases.in_browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1100, 360])
-def test_it_fits_a_phone_shows_the_focus_and_axe_finds_nothing(driver: Any, width: int, theme: str) -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    driver.execute_script(f"document.documentElement.dataset.theme = '{theme}'")
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
-    ring = """const h = document.querySelector('[data-handle=weight]'); h.focus({focusVisible: true});
-    return getComputedStyle(h.querySelector('.sslbook-canvas-ring')).stroke !== 'none' && h.getAttribute('aria-label')"""
-    assert driver.execute_script(ring) == "The weight, at (0.70, 0.70); arrow keys move it"
-    driver.execute_script(browser_cases.AXE.read_text(encoding="utf-8"))
-    run = "const done = arguments[0]; axe.run().then(r => done(r.violations.map(v => `${v.id}: ${v.nodes[0].html}`)))"
-    assert driver.execute_async_script(run) == []
-
-
-@browser_cases.in_browser
-def test_on_paper_it_is_a_still_and_who_wants_little_motion_sees_the_path_at_once(driver: Any) -> None:
-    moves = """const path = document.querySelector('#canvas-fates svg > .sslbook-canvas-path');
-    path.classList.add('sslbook-canvas-run'); return getComputedStyle(path).animationName"""
-    parts = [f"#canvas-{name} {what}" for name in ("world", "fates") for what in ("svg", "form")]
-    found = {}
-    for media, wish in (("print", "no-preference"), ("", "reduce")):
-        wishes = [{"name": "prefers-reduced-motion", "value": wish}]
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": wishes})
-        shown = [driver.find_element("css selector", part).is_displayed() for part in parts]
-        found[media or "screen"] = (shown, driver.execute_script(moves))
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
-    assert found == {"print": ([True, False] * 2, "sslbook-run"), "screen": ([True] * 4, "none")}

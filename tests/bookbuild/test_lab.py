@@ -6,7 +6,6 @@ Needs the system's Chromium and its driver, and the built book (`make book`).
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import subprocess
@@ -35,25 +34,16 @@ OPEN = """
 const [path, done] = arguments, app = window.jupyterapp;
 app.commands.execute('docmanager:open', {path}).then(w => Promise.all([w.context.ready, w.revealed])).then(() => done(true));
 """
-# Text as a reader sees it: MathJax's pictures have no text of their own, but their source for screen readers has.
 READ = """
-const panel = window.jupyterapp.shell.currentWidget, cells = panel.content.widgets;
-const all = what => [...panel.node.querySelectorAll(what)], text = cells.filter(c => c.model.type === 'markdown');
+const panel = window.jupyterapp.shell.currentWidget, all = what => [...panel.node.querySelectorAll(what)];
 const shown = cell => cell.rendered && cell.node.querySelector('.jp-RenderedMarkdown');
 return {
-  waiting: text.filter(cell => !shown(cell)?.innerHTML.trim()).length,
-  texts: text.filter(shown).map(cell => {
-    const copy = shown(cell).cloneNode(true);
-    copy.querySelectorAll('mjx-container, code, pre').forEach(e => e.remove());
-    return copy.textContent;
-  }),
+  waiting: panel.content.widgets.filter(cell => cell.model.type === 'markdown' && !shown(cell)?.innerHTML.trim()).length,
   formulas: all('.jp-RenderedMarkdown mjx-container').length,
   wrong: all('mjx-merror, [data-mjx-error]').length,
   lost: all('.jp-RenderedMarkdown img, .jp-OutputArea img').filter(i => !(i.complete && i.naturalWidth)).map(i => i.alt),
-  code: cells.filter(c => c.model.type === 'code' && !c.inputHidden).map(c => c.model.sharedModel.getSource()),
 };
 """
-MYST = re.compile(r"\{[a-z:]+\}`|^:{3,}|`{3,}\{|^\([\w-]+\)=|\$|\\begin|\\label|\\math|\\frac", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -97,21 +87,12 @@ def lab(root: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", ["training", "byol"])
-def test_a_notebook_reads_as_the_page(lab: Any, root: Path, name: str) -> None:
-    notebook = nbformat.read(root / f"notebooks/{name}.ipynb", as_version=4)
-    markdown = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+def test_every_formula_and_every_picture_of_a_notebook_is_seen(lab: Any, root: Path, name: str) -> None:
+    cells = nbformat.read(root / f"notebooks/{name}.ipynb", as_version=4).cells
+    markdown = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     formulas = len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", re.sub(r"`[^`]*`", "", markdown), re.DOTALL))
     lab.execute_async_script(OPEN, f"{name}.ipynb")
     until(lambda: lab.execute_script(READ)["waiting"] == 0)
     until(lambda: lab.execute_script(READ)["formulas"] >= formulas)
     time.sleep(1)
-    seen = lab.execute_script(READ)
-    assert [found for text in seen["texts"] for found in MYST.findall(text)] == []
-    assert (seen["formulas"], seen["wrong"], seen["lost"]) == (formulas, 0, [])
-    pairs = itertools.pairwise(notebook.cells)
-    answers = [b.source for a, b in pairs if "<summary>Solution</summary>" in a.source and b.cell_type == "code"]
-    source = (BOOK.chapters / f"{name}.md").read_text(encoding="utf-8")
-    solutions = re.findall(r"\{solution-start\}.*?\{solution-end\}", source, re.DOTALL)
-    assert len(answers) == sum("{code-cell}" in solution for solution in solutions) > 3, "a proof has none"
-    folded = [cell.source for cell in notebook.cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
-    assert not {*answers, *folded} & set(seen["code"])
+    assert lab.execute_script(READ) == {"waiting": 0, "formulas": formulas, "wrong": 0, "lost": []}
