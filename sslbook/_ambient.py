@@ -194,32 +194,19 @@ def warn(text: str) -> None:
 
 
 def copied(net: M) -> M:
-    """A deep copy of a network, of which modes, hooks, weights and buffers can be changed without touching the caller's.
-
-    What can't be copied and is no container, such as a lock or an open file, is shared with it.
-    """
-    shared: dict[int, Any] = {}
+    """A deep copy of a network, of which modes, hooks, weights and buffers can be changed without touching the caller's."""
     with _CopyOutputs():
-        for value in chain.from_iterable(vars(part).values() for part in net.modules()):
-            if not isinstance(value, nn.Module | Tensor | dict | list | tuple | set):
-                try:
-                    copy.deepcopy(value)
-                except Exception:
-                    shared[id(value)] = value
-        return copy.deepcopy(net, shared)
+        return copy.deepcopy(net)
 
 
 @contextlib.contextmanager
 def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
-    """Whatever the block does, restore the network's modes, hooks and gradients, and which weights want them.
+    """Whatever the block does, restore the network's modes and gradients, and which weights want them.
 
     numbers: also all parameters and buffers.  Around them: the generators, whether gradients are recorded, the default dtype and
     the precision of products, all of which a callback may change.
     """
-    registries = {name for name, held in vars(nn.Module()).items() if isinstance(held, dict)}  # hooks, and the three
-    registries -= set() if numbers else {"_parameters", "_buffers", "_modules"}
-    modules = [part for part in net.modules() if not isinstance(part, torch.jit.ScriptModule)]  # whose dicts are C++'s
-    parts = [(part, part.training, {name: dict(vars(part)[name]) for name in registries}) for part in modules]
+    modes = [(part, part.training) for part in net.modules()]
     weights = [
         (held, held.requires_grad, held.grad, None if held.grad is None else held.grad.detach().clone())
         for held in net.parameters()
@@ -230,16 +217,12 @@ def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
         with seeded(None), recorded, dtype, _products(_matmul_precision()):
             yield
     finally:
-        for part, mode, saved in parts:
+        for part, mode in modes:
             part.training = mode
-            for name, found in saved.items():
-                vars(part)[name].clear()
-                vars(part)[name].update(found)
         for held, place, values in tensors:
             held.data = place.copy_(values)
         for weight, wanted, gradient, slope in weights:
-            if weight.requires_grad != wanted:
-                weight.requires_grad_(wanted)
+            weight.requires_grad_(wanted)
             if gradient is not None and slope is not None:
                 gradient.data.copy_(slope)
             weight.grad = gradient

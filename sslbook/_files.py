@@ -27,28 +27,13 @@ def atomic(target: Path) -> Iterator[Path]:
     os.close(handle)
     path = Path(name)
     try:
-        with naming(target):
-            yield path
-            path.chmod(0o644)  # mkstemp makes files that only the owner reads
-            sync(path)  # before the rename: a name must not reach the disk before its content
-            path.replace(target)
+        yield path
+        path.chmod(0o644)  # mkstemp makes files that only the owner reads
+        sync(path)  # before the rename: a name must not reach the disk before its content
+        path.replace(target)
     finally:
         path.unlink(missing_ok=True)
     sync(target.parent)  # the rename itself
-
-
-@contextmanager
-def naming(place: Path) -> Iterator[None]:
-    """Let an OSError that names no file, as that of a full disk, name ``place``.
-
-    "No space left on device: '/runs/a'" says what to do; without the name it doesn't.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(place)) from None
 
 
 def remove_parts(folder: Path) -> None:
