@@ -201,12 +201,15 @@ def copied(net: M) -> M:
 
 @contextlib.contextmanager
 def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
-    """Whatever the block does, restore the network's modes and gradients, and which weights want them.
+    """Whatever the block does, restore the network's modes, hooks and gradients, and which weights want them.
 
     numbers: also all parameters and buffers.  Around them: the generators, whether gradients are recorded, the default dtype and
     the precision of products, all of which a callback may change.
     """
-    modes = [(part, part.training) for part in net.modules()]
+    registries = {name for name, held in vars(nn.Module()).items() if isinstance(held, dict)}  # hooks, and the three
+    registries -= set() if numbers else {"_parameters", "_buffers", "_modules"}
+    modules = [part for part in net.modules() if not isinstance(part, torch.jit.ScriptModule)]  # whose dicts are C++'s
+    parts = [(part, part.training, {name: dict(vars(part)[name]) for name in registries}) for part in modules]
     weights = [
         (held, held.requires_grad, held.grad, None if held.grad is None else held.grad.detach().clone())
         for held in net.parameters()
@@ -217,12 +220,16 @@ def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
         with seeded(None), recorded, dtype, _products(_matmul_precision()):
             yield
     finally:
-        for part, mode in modes:
+        for part, mode, saved in parts:
             part.training = mode
+            for name, found in saved.items():
+                vars(part)[name].clear()
+                vars(part)[name].update(found)
         for held, place, values in tensors:
             held.data = place.copy_(values)
         for weight, wanted, gradient, slope in weights:
-            weight.requires_grad_(wanted)
+            if weight.requires_grad != wanted:
+                weight.requires_grad_(wanted)
             if gradient is not None and slope is not None:
                 gradient.data.copy_(slope)
             weight.grad = gradient

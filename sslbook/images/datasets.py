@@ -60,7 +60,7 @@ class Dataset:
     """A data set holds uint8 ``pixels (N, C, H, W)`` and int64 ``labels (N,)``, where -1 stands for no label.
 
     Pixels may be memory-mapped.  class_names, files: the names of the classes, and the path of each image, if known.
-    Raises ValueError where these don't fit together.
+    Raises ValueError for pixels or labels of another type or shape.
 
     >>> load_dataset("digits", "test").take(slice(3))
     Dataset(digits-test: 3 images of 1 x 8 x 8, 10 classes)
@@ -80,9 +80,6 @@ class Dataset:
             got = f"{pixels.dtype} {tuple(pixels.shape)} and {labels.dtype} {tuple(labels.shape)}"
             raise ValueError(f"pixels must be uint8 (N, C, H, W), and labels int64 (N,), got {got}")
         object.__setattr__(self, "class_names", tuple(map(composed, self.class_names)))
-        for name, wanted in (("class_names", self.classes), ("files", len(self))):
-            if len(getattr(self, name)) not in (0, wanted):
-                raise ValueError(f"{name} must be {wanted} or none, got {len(getattr(self, name))}")
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -129,7 +126,23 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     paths = [root / file for file in MD5[name] if Path(file).name.startswith(SPLITS[name][split])]
     if download and not all(path.is_file() for path in paths):
         _fetch(name, root)
-    files = [_verified(name, path) for path in paths]
+    files = []
+    for path in paths:
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{TITLES[name]} is incomplete: there is no file {path}; SSLBOOK_DATA must name the folder that holds "
+                f"{path.parent.name}/, or let it be fetched: download=True, or --download of sslbook train and sslbook table"
+            )
+        mapped = path.name.endswith("_X.bin") and path.stat().st_size  # images of STL-10, copied on write
+        content = np.memmap(path, np.uint8, "c") if mapped else np.fromfile(path, np.uint8)
+        md5, official = (
+            hashlib.md5(content.data, usedforsecurity=False).hexdigest(),
+            MD5[name][f"{path.parent.name}/{path.name}"],
+        )
+        if md5 != official:
+            told = f"its md5 is {md5}, the official one {official}; nothing was loaded"
+            raise ValueError(f"{path} is truncated or altered: {told}. Unpack the official archive again.")
+        files.append(content)
     if name == "cifar10":  # pickled rows of the red, green and blue planes of an image, each in row-major order
         batches = [
             pickle.loads(file.tobytes(), encoding="bytes") for file in files
@@ -195,25 +208,6 @@ def handwritten() -> tuple[np.ndarray, np.ndarray]:
     """
     rows = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",")
     return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
-
-
-def _verified(name: str, path: Path) -> np.ndarray:
-    """The bytes of an official file, whose md5 is the official one; images of STL-10 are mapped, copied on write.
-
-    Raises FileNotFoundError, which says where files are looked for, and ValueError for one that is truncated or altered.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{TITLES[name]} is incomplete: there is no file {path}; SSLBOOK_DATA must name the folder that holds "
-            f"{path.parent.name}/, or let it be fetched: download=True, or --download of sslbook train and sslbook table"
-        )
-    mapped = path.name.endswith("_X.bin") and path.stat().st_size
-    content = np.memmap(path, np.uint8, "c") if mapped else np.fromfile(path, np.uint8)
-    found, wanted = hashlib.md5(content.data, usedforsecurity=False), MD5[name][f"{path.parent.name}/{path.name}"]
-    if found.hexdigest() != wanted:
-        told = f"its md5 is {found.hexdigest()}, the official one {wanted}; nothing was loaded"
-        raise ValueError(f"{path} is truncated or altered: {told}. Unpack the official archive again.")
-    return content
 
 
 def _fetch(name: str, root: Path) -> None:

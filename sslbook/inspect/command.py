@@ -83,13 +83,7 @@ def open_run(path: Path) -> dict[str, Any]:
     there is none, and ValueError for a file that is none, and for a run with a network of one's own.
     """
     warn = lambda text: print(f"sslbook inspect: {text}", file=sys.stderr)  # noqa: E731
-    try:
-        content = checkpoints.latest(path, warn)
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is no whole checkpoint of sslbook train: for weights alone, as of a state_dict, load them into your network "
-            "and call sslbook.inspect_network"
-        ) from error
+    content = checkpoints.latest(path, warn)
     if content is None:
         raise FileNotFoundError(f"there is no checkpoint, and no folder of a run with one, at {path}")
     settings = stored_settings(content["settings"])

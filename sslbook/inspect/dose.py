@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 Draw = Callable[[Tensor], Tensor]
 LEVELS = (1 / 8, 1 / 4, 1 / 2, 1.0)
 DOSES = tuple(product(LEVELS, LEVELS))
-LOOKED_AT = 512
-"""So many images are enough for a mean derivative."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def dose(
     colour, trained or not: such responses are nearly parallel, and the answer then says this, and nothing of the training.  Plant
     the features below the pooling: give the network with ``nn.Flatten()`` in its place.
 
-    Raises TypeError or ValueError for images that are no floating ``(N, ...)`` with 32 or more that differ, or other directions.
+    Raises TypeError or ValueError for images that are no floating ``(N, ...)`` with 32 or more, and where training diverged.
 
     >>> def train(net, draw):  # one step of the simple loss: the covariance of two views
     ...     one, two = (x - x.mean(0) for x in (draw(torch.arange(512)), draw(torch.arange(512))))
@@ -148,10 +146,8 @@ def dose(
     This training ranks features by the amount that survives
     """
     require_tensor("floating", images=images)
-    if images.ndim < 2 or len(images) < 32 or images[0].numel() < len(DOSES) or not images.isfinite().all():
-        raise ValueError(
-            f"images must be 32 or more finite ones of 16 or more numbers, (N, ...), got {tuple(images.shape)}"
-        )
+    if len(images) < 32:
+        raise ValueError(f"images must be 32 or more, got {len(images)}")
     images = images.to(next(net.parameters(), images))
     most = require_number("strength", strength, above=0) * float(images.double().flatten(1).var(0).sum())
     random = torch.Generator().manual_seed(require_whole("seed", seed, least=0))
@@ -159,8 +155,6 @@ def dose(
     if directions is None:
         drawn = torch.randn(images[0].numel(), len(DOSES), generator=random, dtype=torch.float64)
         directions = torch.linalg.qr(drawn)[0].T.reshape(shape)
-    elif tuple(directions.shape) != shape or not (directions.flatten(1).norm(dim=1) > 0).all():
-        raise ValueError(f"directions must be {shape}, none of them zero, got {tuple(directions.shape)}")
     patterns = nn.functional.normalize(directions.double().flatten(1)).reshape(shape).to(images)
     s2, u2 = most * torch.tensor(DOSES, dtype=torch.float64)[torch.randperm(len(DOSES), generator=random)].T
     a = torch.randn(len(images), len(DOSES), generator=random, dtype=torch.float64)
@@ -176,7 +170,7 @@ def dose(
 
     trained = copied(net)
     with default_device_of(images), seeded(seed):
-        x = draw(torch.arange(min(len(images), LOOKED_AT)))
+        x = draw(torch.arange(min(len(images), 512)))  # enough for a mean derivative
         step = 0.5 * most**0.5
         before = _responses(net, x, patterns, step)
         train(trained, draw)

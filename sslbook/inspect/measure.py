@@ -39,12 +39,8 @@ from sslbook.training.pretrain import simclr_views
 BETWEEN, ALL, WITHIN = KINDS
 PROBES, TARGETS, DRAWS, REDRAWN = 8, 8, 64, 200
 """Random signs for a trace; steps towards random targets; random directions; populations redrawn for an interval."""
-TOLERANCE, RESTARTS = 1e-2, 4
-"""Of Lanczos' eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
 LONG = 10.0
 """Seconds to go of which an inspection tells."""
-SMALL = 48
-"""A layer of so few weights is seen through all its directions."""
 NAMED = ("simple", "info_nce")
 """The losses of :data:`sslbook.losses.batch.LOSSES` by which a step may be named."""
 
@@ -92,10 +88,6 @@ def inspect_network(
     views, k = require_whole("views", views, least=2), require_whole("k", k, least=1)
     seed = require_whole("seed", seed, least=0)
     net, untrained, data = unwrapped(net), unwrapped(untrained), read_images(images)
-    if len(data) < 2:
-        raise ValueError("images must hold two images or more, between which there is a covariance, got 1")
-    if not layers_of(net):
-        raise ValueError(f"net must have linear or convolutional layers, and this {type(net).__name__} has none")
     names = list(layers_of(net)) if layers is None else [find_layer(net, layer)[0] for layer in layers]
     plan, place = pipeline or simclr_views(data), torch.device(device) if device else next(net.parameters()).device
     pixels, scenes = data.pixels.to(place), []
@@ -359,14 +351,14 @@ def look(
         found.append(u)
         return u
 
-    if opened.weight.numel() <= SMALL:
-        for unit in torch.eye(opened.weight.numel()):
+    if (size := weight.numel()) <= 48:
+        for unit in torch.eye(size):
             field(unit)
-    else:
+    else:  # where images are drawn, a hundredth of an eigenvalue is far below what other images would change
         for kind in kinds:
             mixing = mixing_of(kind, *population)
             product = lambda v, c=mixing: vec(opened.vjp(c(field(v)).flatten(0, 1))).double()  # noqa: E731
-            lanczos(product, weight.double(), min(k, weight.numel() - 2), tol=TOLERANCE, seed=seed, restarts=RESTARTS)
+            lanczos(product, weight.double(), min(k, size - 2), tol=1e-2, seed=seed, restarts=4)
     vectors = torch.stack(asked, dim=1).double()
     fields = torch.stack(found, dim=-1).double()
     length = vectors.norm(dim=0)
@@ -400,18 +392,13 @@ def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
         seen = Seen(opened, seen.population, basis, torch.cat([seen.fields, fields], dim=-1))
     for kind in KINDS:
         matrix = seen.matrices(kind)
-        inside, every = matrix[:m, :m], list(range(m, len(matrix)))
-        estimates = []
-        for left_out in [None, *every]:  # all probes first, then the jackknife's
-            trace, square = inside.trace(), inside.square().sum()
-            keep = [i for i in every if i != left_out]
-            if n := len(keep):
-                beside = matrix[keep][:, keep]
-                trace = trace + beside.trace() / n
-                pairs = (beside.square().sum() - beside.diagonal().square().sum()) / (n * (n - 1))
-                square = square + 2 * matrix[:m][:, keep].square().sum() / n + pairs
-            estimates.append((float(trace), float(trace**2 / square) if square else 0.0))
-        spread = np.array(estimates[1:] or estimates).var(axis=0)
-        errors = np.sqrt(max(len(every) - 1, 0) * spread).tolist()
-        found[kind] = Size(estimates[0][0], errors[0], estimates[0][1], errors[1])
+        inside, across, beside = matrix[:m, :m], matrix[:m, m:].square().sum(0), matrix[m:, m:]
+        n, off = len(beside), beside.square() - beside.square().diagonal().diag()
+        keep = torch.cat([matrix.new_ones(1, n), 1 - torch.eye(n).to(matrix)])  # all probes, then the jackknife's
+        kept = keep.sum(1).clamp_min(1)
+        trace = inside.trace() + keep @ beside.diagonal() / kept
+        pairs = (keep @ off * keep).sum(1) / (kept * (kept - 1)).clamp_min(1)
+        rank = trace.square() / (inside.square().sum() + 2 * keep @ across / kept + pairs)
+        errors = [float(((n - 1) * each[1:].var(correction=0)).sqrt()) if n else 0.0 for each in (trace, rank)]
+        found[kind] = Size(float(trace[0]), errors[0], float(rank[0]), errors[1])
     return found

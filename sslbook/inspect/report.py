@@ -161,20 +161,17 @@ class Report:
 
     def verdict(self) -> str:
         """Say in how many clear layers the step's share exceeds all controls, what each outcome means, and what to do next."""
-        clear = [layer for layer in self.layers if layer.clear]
-        by: dict[str, str] = {}
-        for kind in OUTCOMES:
-            if names := [layer.name for layer in self.layers if layer.outcome == kind]:
-                by[kind] = f" ({', '.join(names)})"
-        surely, ahead = ([layer.name for layer in clear if layer.ahead(*ends)] for ends in (("low", "high"), ()))
+        by = {kind: [layer.name for layer in self.layers if layer.outcome == kind] for kind in OUTCOMES}
+        told = {kind: f" ({', '.join(names)})" for kind, names in by.items() if names}
+        clear, surely = sum(layer.clear for layer in self.layers), len(by["surely"])
         if not clear:
             said = "No layer could be judged" + ("." if self.layers else ": all were left out.")
         else:
-            said = f"In {len(surely)} of {len(clear)} layers the step's share in the leading modes is above all controls by its "
-            said += f"interval{by.get('surely', '')}, in {len(ahead)} by its value."
-            if unclear := len(self.layers) - len(clear):
+            said = f"In {surely} of {clear} layers the step's share in the leading modes is above all controls by its "
+            said += f"interval{told.get('surely', '')}, in {surely + len(by['by value'])} by its value."
+            if unclear := len(self.layers) - clear:
                 said += f" {unclear} more {'is' if unclear == 1 else 'are'} unclear."
-        return " ".join([said, *(OUTCOMES[kind].format(names) for kind, names in by.items())])
+        return " ".join([said, *(OUTCOMES[kind].format(names) for kind, names in told.items())])
 
     def rows(self, part: str = "step", *, ends: bool = True) -> list[dict[str, str]]:
         """Return a row for each layer, by heads: the shares of its ``step`` or ``weights`` in the leading modes.

@@ -26,10 +26,6 @@ class Power(nn.Module):
         """Return ``u ** p``, element by element: of degree ``p`` in every weight below."""
         return u**self.p
 
-    def extra_repr(self) -> str:
-        """What ``print`` shows in the parentheses."""
-        return f"p={self.p}"
-
 
 def activation(name: str, *, slope: float = 0.1, power: int = 2) -> nn.Module:
     r"""Return the activation module called ``name``, one of :data:`ACTIVATIONS`.

@@ -137,7 +137,7 @@ def train(
     backbone, pipeline: an encoder with its number of features, and an augmentation, in the place of the settings'; the
     encoder is trained in place.  views, loss: the arguments ``views`` and ``method`` of ``pretrain``, where these are
     functions.  weights: a state of the networks in the place of the first weights.
-    on_step: a function that is called with the number of steps done; the networks' modes are put back.
+    on_step: a function that is called with the number of steps done; the networks' modes and hooks are put back.
     on_epoch: a function that is called with the row of each epoch, in the first process.  It may look at the networks:
     what it changes in them is put back, as a run that is resumed doesn't call it again.
     download: whether to fetch the images if they are not here.  tensorboard: whether to write curves to the folder.
