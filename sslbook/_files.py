@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, SubprocessError, check_output
 
-from sslbook._check import InputError
-
 PART = ".part"
 """How the name ends of a file that is being written; a process that is killed leaves one, with a dot in front."""
 
@@ -46,16 +44,8 @@ def remove_parts(folder: Path) -> None:
 
 
 def user_path(place: str | Path) -> Path:
-    """A path that a person wrote, with ``~`` and ``~name`` as a shell reads them.
-
-    Raises InputError where there is no such home folder: neither HOME nor the system's list of users has it.
-    """
-    try:
-        return Path(place).expanduser()
-    except RuntimeError:
-        raise InputError(
-            f"{place}: there is no home folder for {Path(place).parts[0]} here; write the whole path"
-        ) from None
+    """A path that a person wrote, with ``~`` and ``~name`` as a shell reads them."""
+    return Path(place).expanduser()
 
 
 def write_text(target: Path, text: str) -> None:

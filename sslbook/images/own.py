@@ -97,8 +97,7 @@ def read_images(
         allowed = "an array, a folder or a data set with a length and items, such as list(...) of what only iterates"
         raise TypeError(f"images must be {allowed}, got {type(source).__name__}")
     if not data.pixels.numel():
-        where = source if isinstance(source, (str, Path)) else "images"
-        raise ValueError(f"{where} must hold one image or more, with pixels, got {tuple(data.pixels.shape)}")
+        raise ValueError(f"images must be one or more, with pixels, got {tuple(data.pixels.shape)} in all")
     for sentence, names in notes.items():
         warn(f"{sentence} ({len(names)}, such as {names[0]})")
     if labels is None:

@@ -86,7 +86,6 @@ def inspect_network(
     [('1.0', (6, 64), 2), ('1.2', (3, 6), 2)]
     """
     views, k = require_whole("views", views, least=2), require_whole("k", k, least=1)
-    seed = require_whole("seed", seed, least=0)
     net, untrained, data = unwrapped(net), unwrapped(untrained), read_images(images)
     names = list(layers_of(net)) if layers is None else [find_layer(net, layer)[0] for layer in layers]
     plan, place = pipeline or simclr_views(data), torch.device(device) if device else next(net.parameters()).device

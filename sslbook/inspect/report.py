@@ -102,11 +102,6 @@ class LayerReport:
         return self.copies == 1 and self.residual < 0.1 and self.values[-1] > 2 * max(-self.lowest, 0.0)
 
     @property
-    def title(self) -> str:
-        """Its name as tables and charts show it, which says so where it is not :attr:`clear`."""
-        return self.name if self.clear else f"{self.name} (unclear)"
-
-    @property
     def outcome(self) -> str:
         """One of :data:`OUTCOMES`: what its numbers mean.
 
@@ -115,17 +110,10 @@ class LayerReport:
         """
         if not self.clear:
             return "last" if self.copies > 1 else "missed" if self.residual >= 0.1 else "noisy"
-        if self.ahead():
-            return "surely" if self.ahead("low", "high") else "by value"
-        return "less" if self.step[BETWEEN].high < self.step[NOISE].value else "alike"
-
-    def ahead(self, low: str = "value", high: str = "value") -> bool:
-        """Return whether the step's share in its modes is above all controls: its ``low`` above their ``high``.
-
-        By default both are the values; ``ahead("low", "high")`` asks whether the intervals are apart.
-        """
-        most = max(getattr(share, high) for name, share in self.step.items() if name != BETWEEN)
-        return bool(getattr(self.step[BETWEEN], low) > most)
+        mine, controls = self.step[BETWEEN], [share for name, share in self.step.items() if name != BETWEEN]
+        if mine.value > max(share.value for share in controls):
+            return "surely" if mine.low > max(share.high for share in controls) else "by value"
+        return "less" if mine.high < self.step[NOISE].value else "alike"
 
 
 @dataclass(frozen=True)
@@ -182,7 +170,7 @@ class Report:
         for layer in self.layers:
             trace = layer.sizes[BETWEEN].trace  # with few views its noise may be larger than what it estimates
             row = {
-                "Layer": layer.title,
+                "Layer": layer.name + " (unclear)" * (not layer.clear),
                 "Trace": f"{sum(layer.values) / trace:.2g}" if trace > sum(layer.values) else "–",
             }
             for kind, share in getattr(layer, part).items():
@@ -211,7 +199,7 @@ class Report:
         drawn = figure(figsize=(9, 1.5 + 0.25 * len(rows)))
         axes = drawn.subplots()
         axes.set(xscale="log", xlabel=f"share of the {part}", yticks=rows)
-        axes.set_yticklabels([layer.title for layer in self.layers])
+        axes.set_yticklabels([row["Layer"] for row in self.rows(part)])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="x", color="#cfcfcf")
         low, high = ([max(getattr(share[BETWEEN], end), 1e-9) for share in shares] for end in ("low", "high"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import anywhere
-from sslbook._check import require_number, require_one_of, require_whole
+from sslbook._check import require_number, require_one_of
 
 MODES = ("normal", "detach", "omit", "backward")
 
@@ -94,7 +94,6 @@ class BatchNorm(nn.Module):
         super().__init__()
         require_one_of("mean", mean, MODES)
         require_one_of("std", std, MODES)
-        features = require_whole("features", features, least=1)
         self.features, self.mean, self.std, self.eps, self.unbiased = features, mean, std, eps, unbiased
         self.momentum = require_number("momentum", momentum, least=0, most=1)
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None

@@ -80,7 +80,6 @@ def mlp(
     widths = [require_whole("widths", width, least=1) for width in widths]
     if len(widths) < 2:
         raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
-    seed = require_whole("seed", seed, least=0)
     stages: list[nn.Module] = []
     with seeded(None):  # PyTorch draws weights when it makes a layer, and ours replace them
         for fan_in, fan_out in itertools.pairwise(widths):

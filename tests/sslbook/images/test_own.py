@@ -95,7 +95,7 @@ def test_a_folder_is_read_as_its_owner_sees_it(kind: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("things", "classes", "sentence"),
     [
-        ((), None, "must hold one image or more"),
+        ((), None, "images must be one or more"),
         (("cats/0.png", "dogs/notes.txt: "), None, "dogs must hold pictures"),
         (("cats/0.png", "fish/0.png"), ("cats", "dogs"), "fish/0.png is in none of the classes"),
         (("broken.png: ",), None, r"broken\.png is no picture that can be read"),

@@ -76,14 +76,6 @@ def test_two_checkpoints_share_no_more_than_their_weights() -> None:
     assert all(share.value == pytest.approx(1) for kept in scaled.kept for share in kept)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"second": SHIFTED[:9]}, "of the same eight images or more, got 64, 9"),
-        ({"layer": "1.2"}, "layer must not be the last: each direction of layer '1.2' comes once for each output"),
-        ({"k": 0}, "k must be at least 1"),
-    ],
-)
-def test_bad_input_gets_a_sentence(changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sslbook.compare(**{"net": NET, "layer": "1.0", "first": SHIFTED, "second": MIRRORED, **changes})
+def test_a_last_layer_has_no_few_leading_directions() -> None:
+    with pytest.raises(ValueError, match=r"layer must not be the last: .* '1\.2' comes once for each output"):
+        sslbook.compare(NET, "1.2", SHIFTED, MIRRORED)

@@ -174,7 +174,7 @@ def test_a_command_that_cannot_be_done(run: Path, capsys: pytest.CaptureFixture)
     (run / "log.csv").touch()
     for arguments, message in (
         (["nowhere", "digits"], "there is no checkpoint, and no folder of a run with one, at"),
-        ([str(run), "digitz"], "IMAGES must be a folder of pictures or one of digits, mnist"),
+        ([str(run), "digitz"], "No such file or directory: 'digitz'"),
         ([str(run / "log.csv"), "digits"], "is no whole checkpoint"),
     ):
         with pytest.raises(SystemExit) as stopped:

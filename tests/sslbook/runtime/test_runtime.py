@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -86,12 +85,3 @@ def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     remove_parts(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.json", "a.json", f"a{PART}"]
-
-
-def test_what_is_no_file_or_no_text_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match=r"Not a file.*pipe"):
-        read_text(tmp_path / "pipe")
-    (tmp_path / "bytes").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match="bytes: not a text in UTF-8"):
-        read_text(tmp_path / "bytes")
