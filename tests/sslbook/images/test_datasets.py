@@ -123,11 +123,6 @@ def test_what_is_missing_or_damaged_is_named_and_the_network_not_asked(
         Dataset(torch.zeros(2, 1, 2, 2).byte(), torch.zeros(3).long(), "x", 2)
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
 def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that is served in the authors' place, with an archive of STL-10 and the files of MNIST."""
@@ -136,7 +131,9 @@ def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     served.mkdir()
     with tarfile.open(served / "stl10.tar.gz", "w:gz") as members:
         members.add(folder / "stl10_binary", "stl10_binary")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=served)) as listening:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(http.server.SimpleHTTPRequestHandler, directory=served)
+    ) as listening:
         threading.Thread(target=listening.serve_forever).start()
         address, md5 = f"http://127.0.0.1:{listening.server_port}/", hashlib.md5((served / "stl10.tar.gz").read_bytes())
         monkeypatch.setitem(datasets.ARCHIVES, "stl10", (f"{address}stl10.tar.gz", md5.hexdigest()))

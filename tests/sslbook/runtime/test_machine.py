@@ -1,8 +1,7 @@
-"""Worker processes: one thread each, their own environment, and an end with who started them; the allocator; the processor."""
+"""Worker processes end with who started them; the allocator; the processor."""
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 import sys
@@ -11,24 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from sslbook import _machine
-from sslbook._machine import cores
-from sslchapters.sweep import WORKER_ENVIRONMENT, process_pool
-
-
-def test_workers_have_one_thread_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    with process_pool(1) as pool:
-        assert pool.submit(torch.get_num_threads).result() == 1
-        for name, value in WORKER_ENVIRONMENT.items():
-            assert pool.submit(os.getenv, name).result() == value
-    assert os.environ["OMP_NUM_THREADS"] == "3"
-    assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
-    assert cores() >= 1
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
