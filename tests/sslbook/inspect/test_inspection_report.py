@@ -120,18 +120,6 @@ def test_a_layer_that_is_refused_leaves_the_others() -> None:
     assert "1: left out, layer '1' must be applied once" in report.table()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"views": 1}, "views must be at least 2, got 1"),
-        ({"loss": "simpel"}, "loss must be one of simple, info_nce, got 'simpel'; did you mean simple"),
-    ],
-)
-def test_bad_input_gets_a_sentence(changes: dict, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        inspect_network(**{"net": network(), "images": pictures(), **changes})
-
-
 SHORT = (*DIGITS, "epochs=1", "probes=1", "evaluate=0")
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from sslbook._ambient import unwrapped, unwrapped_name
-from sslbook.networks.small import Power, initialize, mlp
-from sslchapters.instances import Residual
+from sslbook.networks.small import initialize, mlp
 
 
 def test_initialisation_is_reproducible_and_of_the_size_it_says() -> None:
@@ -28,12 +27,6 @@ def test_initialisation_is_reproducible_and_of_the_size_it_says() -> None:
 @pytest.mark.parametrize(("act", "kind"), [("linear", nn.Identity), ("relu", nn.ReLU), ("leaky_relu", nn.LeakyReLU)])
 def test_mlp_has_no_activation_at_the_top(act: str, kind: type[nn.Module]) -> None:
     assert [type(m) for m in mlp((4, 5, 3), act)] == [nn.Linear, kind, nn.Linear]
-
-
-def test_a_branch_is_added_to_what_comes_in() -> None:
-    u = torch.linspace(-2, 2, 5)
-    torch.testing.assert_close(Residual(nn.ReLU(), nn.Tanh())(u), u.tanh() + u.relu())
-    torch.testing.assert_close(Power(3)(u), u * u * u)
 
 
 def test_a_network_is_found_inside_of_its_wrappers() -> None:
