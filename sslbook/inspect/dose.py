@@ -44,8 +44,7 @@ class DoseResponse:
     @property
     def share(self) -> np.ndarray:
         """The share of each direction's variance that survives augmentation."""
-        share: np.ndarray = self.shared / (self.shared + self.unshared)
-        return share
+        return self.shared / (self.shared + self.unshared)
 
     @property
     def slopes(self) -> tuple[float, float]:
@@ -165,8 +164,7 @@ def dose(
         seen = batch if view is None else view(batch)
         noise = torch.randn(len(batch), len(DOSES), generator=random, dtype=torch.float64, device="cpu")
         coordinates = a[numbers.cpu()] * s2.sqrt() + noise * u2.sqrt()
-        planted: Tensor = seen + torch.tensordot(coordinates.to(seen), patterns.to(seen), 1)
-        return planted
+        return seen + torch.tensordot(coordinates.to(seen), patterns.to(seen), 1)
 
     trained = copied(net)
     with default_device_of(images), seeded(seed):
@@ -189,8 +187,7 @@ def _responses(net: nn.Module, x: Tensor, patterns: Tensor, step: float) -> Tens
     net = copied(net).eval()
     size = net(x).double().flatten(1).var(0).sum().sqrt()
     change = [(net(x + step * q) - net(x - step * q)).double().flatten(1).mean(0) / (2 * step) for q in patterns]
-    responses: Tensor = (torch.stack(change) / size).cpu()
-    return responses
+    return (torch.stack(change) / size).cpu()
 
 
 def _spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -200,5 +197,4 @@ def _spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     first, second = (stats.rankdata(of, axis=-1) for of in (one, other))
     first, second = (of - of.mean(-1, keepdims=True) for of in (first, second))
     size = np.sqrt((first**2).sum(-1) * (second**2).sum(-1))
-    found: np.ndarray = (first * second).sum(-1) / np.where(size > 0, size, 1.0)
-    return found
+    return (first * second).sum(-1) / np.where(size > 0, size, 1.0)

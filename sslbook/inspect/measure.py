@@ -295,8 +295,7 @@ class Seen:
         outside = torch.tensordot(p, moments, 1) - middle.mT @ middle
         noise = torch.tensordot(p - p.square(), within, 1) / (views - 1)
         whole = {BETWEEN: outside - noise, ALL: outside + inside - inside / views, WITHIN: inside}[kind]
-        matrix: Tensor = whole[0] if shares is None else whole
-        return matrix
+        return whole[0] if shares is None else whole
 
     def modes(self, kind: str, k: int, shares: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the ``k`` leading eigenvalues, ``(..., k)``, and vectors in the directions' coordinates, ``(..., m, k)``.
