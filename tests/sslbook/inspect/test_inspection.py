@@ -143,7 +143,7 @@ def test_controls_on_images_that_differ_along_one_axis_and_views_along_another()
 def test_targets_at_random_find_the_leading_modes_as_often_as_the_trace_says() -> None:
     """One view an image, twice: nothing varies within, so that the expectation is the trace's share, up to its ratio."""
     net, scale = mlp((5, 4, 3), seed=0), torch.tensor([3.0, 2, 1, 1, 1], dtype=torch.float64)
-    x = drawn(40, 1, 5).expand(-1, 2, -1) * scale
+    x = (drawn(40, 1, 5) * scale + 2).expand(-1, 2, -1)  # off the origin, as targets must not be
     seen = look(open_layer(net, "0", x.flatten(0, 1)), (40, 2), 2, (BETWEEN,))
     draw = torch.Generator().manual_seed(0)
     steps = torch.cat([measure.towards_targets(seen, draw) for _ in range(200)], dim=1)

@@ -52,11 +52,10 @@ def test_a_report_names_all_layers_and_is_saved(report: Report, tmp_path: Path) 
 def test_what_noise_is_larger_than_is_not_shown(report: Report, tmp_path: Path) -> None:
     """No share is above one, no rank below, and no eigenvalue clear that is not twice as high as the noise."""
     layer = replace(report.layers[1], values=(1.0, 0.5), lowest=0.0, residual=0.0)
-    noisy, size = replace(report, layers=(layer,)), layer.sizes[BETWEEN]
-    assert noisy.rows()[0]["Trace"] == "–"
-    layer = replace(layer, sizes={**layer.sizes, BETWEEN: replace(size, trace=3.0, rank=0.4)})
-    noisy = replace(report, layers=(layer,))
-    assert noisy.rows()[0]["Trace"] == "0.5"
+    for trace, shown in ((1.0, "–"), (3.0, "0.5")):
+        size = replace(layer.sizes[BETWEEN], trace=trace, rank=0.4)
+        noisy = replace(report, layers=(replace(layer, sizes={**layer.sizes, BETWEEN: size}),))
+        assert noisy.rows()[0]["Trace"] == shown
     assert "<td>–</td>" in noisy.save(tmp_path).read_text(encoding="utf-8")
     assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
     assert not replace(layer, residual=0.1).clear
