@@ -142,9 +142,10 @@ def test_a_picture_is_upright(tmp_path: Path) -> None:
 
 def test_transparency_and_wrong_endings_are_no_matter_and_further_pages_are_told(tmp_path: Path) -> None:
     red, blue = (Image.new("RGB", (6, 6), colour) for colour in ((254, 0, 0), (0, 0, 254)))
-    red.quantize(4).save(tmp_path / "a.png", transparency=b"\0\1\2")
+    Image.effect_noise((6, 6), 60).convert("RGB").quantize(4).save(tmp_path / "a.png", transparency=b"\0\1\2")
     red.save(tmp_path / "d.JPG", "png")
     assert len(read_images(tmp_path)) == 2
+    red.save(tmp_path / "a.png")
     for name in ("b.gif", "c.webp", "e.tif", "f.png"):
         red.save(tmp_path / name, save_all=True, append_images=[blue], **{"lossless": True} if "webp" in name else {})
     with pytest.warns(UserWarning, match=r"pages or frames, of which one is taken \(4, such as .*b\.gif\)"):
