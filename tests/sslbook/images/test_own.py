@@ -209,7 +209,8 @@ def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
     [
         ("/no/such/folder", None, FileNotFoundError, "no/such/folder"),
         (BYTES, [0], ValueError, "one whole number for each of the 2 images"),
-        (BYTES, np.array([1, 2**64 - 1], dtype=np.uint64), ValueError, "from 0 on or -1 for none"),
+        (BYTES, np.array([2**63, 2**64 - 1], dtype=np.uint64), ValueError, "from 0 on or -1 for none"),
+        (BYTES, [0, -2], ValueError, "from 0 on or -1 for none"),
         ([BYTES[0], BYTES[1, :, :3]], None, ValueError, "item 0 is 5 by 4, and item 1 is 3 by 4"),
     ],
 )
