@@ -28,7 +28,7 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_768,
+    "sslbook": 8_766,
     "sslchapters": 17_230,
     "bookbuild": 3_601,
     "benchmarks": 527,

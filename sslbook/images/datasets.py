@@ -135,10 +135,8 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
             )
         mapped = path.name.endswith("_X.bin") and path.stat().st_size  # images of STL-10, copied on write
         content = np.memmap(path, np.uint8, "c") if mapped else np.fromfile(path, np.uint8)
-        md5, official = (
-            hashlib.md5(content.data, usedforsecurity=False).hexdigest(),
-            MD5[name][f"{path.parent.name}/{path.name}"],
-        )
+        md5 = hashlib.md5(content.data, usedforsecurity=False).hexdigest()
+        official = MD5[name][f"{path.parent.name}/{path.name}"]
         if md5 != official:
             told = f"its md5 is {md5}, the official one {official}; nothing was loaded"
             raise ValueError(f"{path} is truncated or altered: {told}. Unpack the official archive again.")
