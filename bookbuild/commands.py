@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from bookbuild.layout import Book, Chapter, Setting, choose, find_book, find_chapters
 from sslbook._check import InputError, counted, positive, seed
-from sslbook._files import naming, remove_parts, write_text
+from sslbook._files import remove_parts, write_text
 from sslchapters.data_files import ROOT, book_folder, require_writable
 from sslchapters.ledger import join, read_claims
 from sslchapters.running import BOOK, DEVICES, SCALES, device_kind
@@ -54,13 +54,13 @@ def alone(book: Book) -> Iterator[None]:
     """Hold what is built of ``book`` for this process; the system lets it go if the process dies.
 
     Removes what a process that was killed left half-written.  Raises InputError if another process holds it: two builds at once
-    would leave a mixture of both; and OSError, naming the file or this folder, where nothing can be written.
+    would leave a mixture of both; and OSError where nothing can be written.
     """
     from filelock import FileLock, Timeout
 
     book.built.mkdir(parents=True, exist_ok=True)
     try:
-        with naming(book.built), FileLock(book.built / ".lock", timeout=0):
+        with FileLock(book.built / ".lock", timeout=0):
             for folder in (book.built, *map(book.executed, SCALES), book.expected("", "").parent):
                 remove_parts(folder)
             yield

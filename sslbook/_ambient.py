@@ -194,19 +194,9 @@ def warn(text: str) -> None:
 
 
 def copied(net: M) -> M:
-    """A deep copy of a network, of which modes, hooks, weights and buffers can be changed without touching the caller's.
-
-    What can't be copied and is no container, such as a lock or an open file, is shared with it.
-    """
-    shared: dict[int, Any] = {}
+    """A deep copy of a network, of which modes, hooks, weights and buffers can be changed without touching the caller's."""
     with _CopyOutputs():
-        for value in chain.from_iterable(vars(part).values() for part in net.modules()):
-            if not isinstance(value, nn.Module | Tensor | dict | list | tuple | set):
-                try:
-                    copy.deepcopy(value)
-                except Exception:
-                    shared[id(value)] = value
-        return copy.deepcopy(net, shared)
+        return copy.deepcopy(net)
 
 
 @contextlib.contextmanager

@@ -98,9 +98,8 @@ def require_number(argument: str, given: object, **bounds: float) -> float:
     number = plain(given)
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
-    if not abs(number) < (2**63 if isinstance(number, Integral) else math.inf):  # type: ignore[operator]
-        limit = "finite" + " and of 64 bits" * isinstance(number, Integral)
-        raise ValueError(f"{argument} must be {limit}, got {reprlib.repr(number)}")
+    if not math.isfinite(number):
+        raise ValueError(f"{argument} must be finite, got {number}")
     if not all(_BOUNDS[name][1](number, bound) for name, bound in bounds.items()):
         words = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
         raise ValueError(f"{argument} must be {words}, got {number}")

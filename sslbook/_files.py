@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, SubprocessError, check_output
 
-from sslbook._check import InputError
-
 PART = ".part"
 """How the name ends of a file that is being written; a process that is killed leaves one, with a dot in front."""
 
@@ -27,28 +25,13 @@ def atomic(target: Path) -> Iterator[Path]:
     os.close(handle)
     path = Path(name)
     try:
-        with naming(target):
-            yield path
-            path.chmod(0o644)  # mkstemp makes files that only the owner reads
-            sync(path)  # before the rename: a name must not reach the disk before its content
-            path.replace(target)
+        yield path
+        path.chmod(0o644)  # mkstemp makes files that only the owner reads
+        sync(path)  # before the rename: a name must not reach the disk before its content
+        path.replace(target)
     finally:
         path.unlink(missing_ok=True)
     sync(target.parent)  # the rename itself
-
-
-@contextmanager
-def naming(place: Path) -> Iterator[None]:
-    """Let an OSError that names no file, as that of a full disk, name ``place``.
-
-    "No space left on device: '/runs/a'" says what to do; without the name it doesn't.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(place)) from None
 
 
 def remove_parts(folder: Path) -> None:
@@ -61,16 +44,8 @@ def remove_parts(folder: Path) -> None:
 
 
 def user_path(place: str | Path) -> Path:
-    """A path that a person wrote, with ``~`` and ``~name`` as a shell reads them.
-
-    Raises InputError where there is no such home folder: neither HOME nor the system's list of users has it.
-    """
-    try:
-        return Path(place).expanduser()
-    except RuntimeError:
-        raise InputError(
-            f"{place}: there is no home folder for {Path(place).parts[0]} here; write the whole path"
-        ) from None
+    """A path that a person wrote, with ``~`` and ``~name`` as a shell reads them."""
+    return Path(place).expanduser()
 
 
 def write_text(target: Path, text: str) -> None:

@@ -30,11 +30,7 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = 10**9, 2 * 10**9
 """Bytes: else glibc gives freed blocks back to the system, and a training step spends as long on page faults as on arithmetic."""
 
 CPUINFO = Path("/proc/cpuinfo")
-
-
-def _cpuinfo(pattern: str) -> re.Match[str] | None:
-    """What Linux says of the processor, where it says something that matches; elsewhere there is no such file."""
-    return re.search(pattern, CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else "", re.MULTILINE)
+"""What Linux says of the processor; elsewhere there is no such file."""
 
 
 def cores() -> int:
@@ -65,7 +61,8 @@ def device_name(device: torch.device) -> str:
         import torch
 
         return torch.cuda.get_device_name(device)
-    match = _cpuinfo(r"^model name\s*:\s*(.+)$")
+    said = CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else ""
+    match = re.search(r"^model name\s*:\s*(.+)$", said, re.MULTILINE)
     return match.group(1).strip() if match else platform.processor() or platform.machine()
 
 
@@ -74,7 +71,8 @@ def has_bfloat16() -> bool:
 
     Without them bfloat16 is slower than float32, since every product is made of float32's.
     """
-    return _cpuinfo(r"\b(avx512_bf16|amx_bf16)\b") is not None
+    flags = CPUINFO.read_text(encoding="utf-8").split() if CPUINFO.is_file() else []
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def figure(**options: Any) -> Figure:
@@ -97,18 +95,17 @@ def figure(**options: Any) -> Figure:
 def end_with_parent(parent: int | None = None) -> None:
     """End as soon as the process that started this one has, however that ended; a worker waits for work for ever.
 
-    parent: its number, where `multiprocessing` didn't start this one.
+    parent: its number, where it isn't one that `multiprocessing` has spawned this one from.
     """
     starter = multiprocessing.parent_process()
+    number = starter.pid if parent is None and starter else parent
 
     def wait_and_end() -> None:
-        while parent is not None and os.getppid() == parent:
+        while os.getppid() == number:
             time.sleep(0.1)
-        if parent is None and starter is not None:
-            starter.join()
         os._exit(1)
 
-    if parent is not None or starter is not None:
+    if number is not None:
         threading.Thread(target=wait_and_end, daemon=True).start()
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,25 +98,22 @@ def _run(arguments: list[str]) -> int:
     return int(commands[name].load()(rest) or 0)
 
 
-def train(arguments: Sequence[str]) -> int:
-    """Train a preset of the image tables."""
-    from sslbook.training.presets import command
+def _later(module: str, does: str) -> Callable[[Sequence[str]], int]:
+    """The command of a module, which is imported when the command is run: `sslbook --help` needs no seconds of PyTorch's."""
 
-    return int(command.main(arguments))
+    def run(arguments: Sequence[str]) -> int:
+        return int(importlib.import_module(module).main(arguments))
 
-
-def runs(arguments: Sequence[str]) -> int:
-    """List the runs in a folder, a line each: what differs in their settings, and how they stand."""
-    from sslbook.training.run import compare
-
-    return int(compare.main(arguments))
+    run.__doc__ = does
+    return run
 
 
-def inspect(arguments: Sequence[str]) -> int:
-    """Report on a trained network, layer by layer."""
-    from sslbook.inspect import command
-
-    return int(command.main(arguments))
+train = _later("sslbook.training.presets.command", "Train a preset of the image tables.")
+runs = _later(
+    "sslbook.training.run.compare",
+    "List the runs in a folder, a line each: what differs in their settings, and how they stand.",
+)
+inspect = _later("sslbook.inspect.command", "Report on a trained network, layer by layer.")
 
 
 def _ended(status: int, sentence: str = "") -> int:

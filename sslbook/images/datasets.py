@@ -1,6 +1,6 @@
 """Data sets as bytes: CIFAR-10, STL-10, MNIST and handwritten digits, uint8, each file checked before it is used; and shifts.
 
-Files lie as their authors' archives unpack, below ``SSLBOOK_DATA`` or else below the user's cache folder:
+Files lie as their authors' archives unpack, below ``SSLBOOK_DATA`` or else below ``sslbook`` in the user's cache folder:
 
     cifar10   cifar-10-batches-py, the version for Python   https://www.cs.toronto.edu/~kriz/cifar.html
     stl10     stl10_binary                                  https://cs.stanford.edu/~acoates/stl10/
@@ -18,7 +18,6 @@ import hashlib
 import importlib.util
 import os
 import pickle
-import sys
 import tempfile
 import unicodedata
 from dataclasses import dataclass, field, replace
@@ -61,7 +60,7 @@ class Dataset:
     """A data set holds uint8 ``pixels (N, C, H, W)`` and int64 ``labels (N,)``, where -1 stands for no label.
 
     Pixels may be memory-mapped.  class_names, files: the names of the classes, and the path of each image, if known.
-    Raises ValueError where these don't fit together.
+    Raises ValueError for pixels or labels of another type or shape.
 
     >>> load_dataset("digits", "test").take(slice(3))
     Dataset(digits-test: 3 images of 1 x 8 x 8, 10 classes)
@@ -81,9 +80,6 @@ class Dataset:
             got = f"{pixels.dtype} {tuple(pixels.shape)} and {labels.dtype} {tuple(labels.shape)}"
             raise ValueError(f"pixels must be uint8 (N, C, H, W), and labels int64 (N,), got {got}")
         object.__setattr__(self, "class_names", tuple(map(composed, self.class_names)))
-        for name, wanted in (("class_names", self.classes), ("files", len(self))):
-            if len(getattr(self, name)) not in (0, wanted):
-                raise ValueError(f"{name} must be {wanted} or none, got {len(getattr(self, name))}")
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -108,7 +104,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     """Load the data set ``name``, one of "cifar10", "stl10", "mnist" and "digits"; ``split`` is "train" or "test".
 
     STL-10 also has "unlabeled", which is memory-mapped, and "train+unlabeled", a copy with the labelled images first.
-    folder: the folder with the files; by default, ``SSLBOOK_DATA`` or the user's cache folder.
+    folder: the folder with the files; by default, ``SSLBOOK_DATA``, or ``sslbook`` in ``XDG_CACHE_HOME`` or ``~/.cache``.
     download: whether missing files are downloaded; otherwise nothing uses the internet.
 
     Raises ValueError for an unknown name or split, and for a truncated or altered file, before any of it is used.
@@ -125,11 +121,26 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
         order = choose(len(truth), len(truth), 0)[keep]
         levels = np.rint(images * (255 / 16)).astype(np.uint8)  # 17 levels k/16, to the nearest byte
         return Dataset(torch.from_numpy(levels)[order][:, None], torch.from_numpy(truth)[order], f"digits-{split}", 10)
-    root = user_path(folder) if folder is not None else data_folder()
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    root = user_path(folder or os.environ.get("SSLBOOK_DATA") or f"{caches}/sslbook")
     paths = [root / file for file in MD5[name] if Path(file).name.startswith(SPLITS[name][split])]
     if download and not all(path.is_file() for path in paths):
         _fetch(name, root)
-    files = [_verified(name, path) for path in paths]
+    files = []
+    for path in paths:
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{TITLES[name]} is incomplete: there is no file {path}; SSLBOOK_DATA must name the folder that holds "
+                f"{path.parent.name}/, or let it be fetched: download=True, or --download of sslbook train and sslbook table"
+            )
+        mapped = path.name.endswith("_X.bin") and path.stat().st_size  # images of STL-10, copied on write
+        content = np.memmap(path, np.uint8, "c") if mapped else np.fromfile(path, np.uint8)
+        md5 = hashlib.md5(content.data, usedforsecurity=False).hexdigest()
+        official = MD5[name][f"{path.parent.name}/{path.name}"]
+        if md5 != official:
+            told = f"its md5 is {md5}, the official one {official}; nothing was loaded"
+            raise ValueError(f"{path} is truncated or altered: {told}. Unpack the official archive again.")
+        files.append(content)
     if name == "cifar10":  # pickled rows of the red, green and blue planes of an image, each in row-major order
         batches = [
             pickle.loads(file.tobytes(), encoding="bytes") for file in files
@@ -142,13 +153,10 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
         labels = torch.from_numpy(truth[8:].astype(np.int64))
     else:  # planes column by column, and labels from 1; images without a file of labels come last
         parts = [torch.from_numpy(file.reshape(-1, 3, 96, 96)).transpose(2, 3) for file in (files[0], *files[2:])]
-        labels, pixels = torch.full((sum(map(len, parts)),), -1), parts[0]
+        pixels = parts[0] if len(parts) == 1 else torch.cat(parts)
+        labels = torch.full((len(pixels),), -1)
         if len(files) > 1:
             labels[: len(files[1])] = torch.from_numpy(files[1].astype(np.int64)) - 1
-        if len(parts) > 1:  # filled in place: torch.cat would need it twice
-            pixels = torch.empty(len(labels), 3, 96, 96, dtype=torch.uint8)
-            for part, place in zip(parts, pixels.split([len(part) for part in parts]), strict=True):
-                place.copy_(part)
     return Dataset(pixels, labels, f"{name}-{split}", 10)
 
 
@@ -170,18 +178,6 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
         return torch.arange(total)
     n = require_whole("n", n, least=1, most=total)
     return torch.from_numpy(np.random.default_rng(seed).permutation(total)[:n])
-
-
-def data_folder() -> Path:
-    """Where data sets lie: what ``SSLBOOK_DATA`` names, else ``sslbook`` in the system's folder of caches.
-
-    That one is ``XDG_CACHE_HOME`` or ``~/.cache``, ``~/Library/Caches`` on a Mac, ``LOCALAPPDATA`` on Windows.
-    """
-    if named := os.environ.get("SSLBOOK_DATA"):
-        return user_path(named)
-    caches = {"win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local", "darwin": "~/Library/Caches"}
-    place = caches.get(sys.platform) or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return user_path(place) / "sslbook"
 
 
 @anywhere
@@ -210,25 +206,6 @@ def handwritten() -> tuple[np.ndarray, np.ndarray]:
     """
     rows = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",")
     return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
-
-
-def _verified(name: str, path: Path) -> np.ndarray:
-    """The bytes of an official file, whose md5 is the official one; images of STL-10 are mapped, copied on write.
-
-    Raises FileNotFoundError, which says where files are looked for, and ValueError for one that is truncated or altered.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{TITLES[name]} is incomplete: there is no file {path}; SSLBOOK_DATA must name the folder that holds "
-            f"{path.parent.name}/, or let it be fetched: download=True, or --download of sslbook train and sslbook table"
-        )
-    mapped = path.name.endswith("_X.bin") and path.stat().st_size
-    content = np.memmap(path, np.uint8, "c") if mapped else np.fromfile(path, np.uint8)
-    found, wanted = hashlib.md5(content.data, usedforsecurity=False), MD5[name][f"{path.parent.name}/{path.name}"]
-    if found.hexdigest() != wanted:
-        told = f"its md5 is {found.hexdigest()}, the official one {wanted}; nothing was loaded"
-        raise ValueError(f"{path} is truncated or altered: {told}. Unpack the official archive again.")
-    return content
 
 
 def _fetch(name: str, root: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import operator
 import reprlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -59,8 +59,9 @@ def read_images(
     need the same size.
     classes: the names of the sub-folders in the order of the class numbers, such as the training set's ``class_names``
     for a test set.  Some folders may be missing; without ``classes``, an empty sub-folder is refused.
-    A warning tells of files of other kinds (but not of texts and tables, which may lie there), of pages after the
-    first, of pictures that are enlarged, and where pictures beside sub-folders leave all without a class.
+    A warning tells of files of other kinds (but not of texts and tables, which may lie there), of links that lead
+    nowhere, of pages after the first, of pictures that are enlarged, and where pictures beside sub-folders leave all
+    without a class.
     Raises FileNotFoundError for a missing folder, and ValueError or TypeError if the source isn't a set of images.
 
     >>> read_images(np.zeros((4, 32, 32, 3), dtype=np.uint8), labels=[0, 1, 1, 0])
@@ -69,12 +70,8 @@ def read_images(
     notes, size = defaultdict[str, list[str]](list), None if size is None else require_whole("size", size, least=1)
     if isinstance(source, (str, Path)):
         data = _folder(user_path(source), size, classes, notes)
-    elif classes is not None:
-        raise ValueError(f"classes are for a folder of pictures, got {classes} with other images")
-    elif size is not None and isinstance(source, (Dataset, Tensor, np.ndarray)):
-        raise ValueError(
-            f"size is for pictures in a folder or a data set, got {size} with an array, where all have one size"
-        )
+    elif classes is not None or (size is not None and isinstance(source, (Dataset, Tensor, np.ndarray))):
+        raise ValueError("classes are for a folder of pictures, and size for pictures that may have several sizes")
     elif isinstance(source, Dataset):
         data = source
     elif isinstance(source, (Tensor, np.ndarray)):
@@ -86,36 +83,32 @@ def read_images(
         data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
     elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
         images: dict[str, Tensor] = {}
-        found: list[int] = []
+        kinds: list[int] = []
         for index in range(len(source)):
             name = f"item {index}"
             item: Any = source[index]
-            if found or (not images and isinstance(item, (tuple, list))):
+            if kinds or (not images and isinstance(item, (tuple, list))):
                 item, kind = item
-                found.append(operator.index(kind))
+                kinds.append(operator.index(kind))
             images[name] = _item(name, item, notes, size)
-        pixels, labels = _stacked(images), (found or None) if labels is None else labels
+        pixels, labels = _stacked(images), (kinds or None) if labels is None else labels
         data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
     else:
         allowed = "an array, a folder or a data set with a length and items, such as list(...) of what only iterates"
         raise TypeError(f"images must be {allowed}, got {type(source).__name__}")
     if not data.pixels.numel():
-        where = source if isinstance(source, (str, Path)) else "images"
-        raise ValueError(f"{where} must hold one image or more, with pixels, got {tuple(data.pixels.shape)}")
+        raise ValueError(f"images must be one or more, with pixels, got {tuple(data.pixels.shape)} in all")
     for sentence, names in notes.items():
         warn(f"{sentence} ({len(names)}, such as {names[0]})")
     if labels is None:
         return data
-    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # words, unlike lengths, numbers beyond 64 bits
-        if isinstance(labels, np.ndarray):
-            labels = np.require(labels, labels.dtype.newbyteorder("="), ("C", "W"))
-        whole = torch.as_tensor(labels).clone()
-        least = 0 if whole.dtype == torch.uint64 else -1  # beyond 63 bits, unsigned numbers become negative
-        right = not (whole.is_floating_point() or whole.is_complex()) and whole.shape == data.labels.shape
-        if right and int((whole := whole.long()).min()) >= least:
-            return replace(data, labels=whole, classes=int(whole.max()) + 1, class_names=())
-    wanted = f"labels must be one whole number for each of the {len(data)} images, from 0 on or -1 for none"
-    raise ValueError(f"{wanted}, got {reprlib.repr(labels)}")
+    found = np.array(plain(labels))
+    whole = found.shape == (len(data),) and found.dtype.kind in "iu"
+    if not whole or int(found.min()) < -1 or int(found.max()) >= 2**63:  # those beyond would become negative
+        wanted = f"labels must be one whole number for each of the {len(data)} images, from 0 on or -1 for none"
+        raise ValueError(f"{wanted}, got {reprlib.repr(labels)}")
+    truth = torch.from_numpy(found.astype(np.int64))
+    return replace(data, labels=truth, classes=int(truth.max()) + 1, class_names=())
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -145,43 +138,35 @@ def _bytes(name: str, images: Tensor | np.ndarray, shapes: str) -> Tensor:
     return images.to(torch.uint8, copy=True, memory_format=torch.contiguous_format)
 
 
-def _item(name: str, image: Any, notes: Notes, size: int | None = None) -> Tensor:
+def _item(name: str, image: Any, notes: Notes, size: int | None) -> Tensor:
     """``(C, H, W)`` uint8 of an array, a picture or a file; of a picture the first page, upright, grey or RGB.
 
     size: of the square that is cut from the picture's middle.  What Pillow can't read is a ValueError with the name.
     """
-    from PIL import ExifTags, Image, ImageOps
+    from PIL import Image, ImageOps
 
     if isinstance(image, (Tensor, np.ndarray)):
         pixels = _bytes(name, image[None], "(C, H, W), (H, W, C) or (H, W)")[0]
-        if size is None or pixels.shape[1:] == (size, size):
-            return pixels
         image = Image.fromarray((pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)).numpy())
     if not isinstance(image, (Path, Image.Image)):
         raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
     try:
         with Image.open(image) if isinstance(image, Path) else contextlib.nullcontext(image) as picture:
-            picture.load()
             if getattr(picture, "n_frames", 1) > 1:
                 notes["pictures of several pages or frames, of which one is taken"].append(name)
-            turn = picture.getexif().get(ExifTags.Base.Orientation)
-            bare = picture.copy()
-        bare.info.clear()  # of the palette's transparent colour, and the rest of the EXIF block, which may be damaged
-        bare.getexif()[ExifTags.Base.Orientation] = turn
-        upright = ImageOps.exif_transpose(bare)
-        if fine := upright.mode in ("F", "I") or upright.mode.startswith("I;16"):  # which Pillow would clip, and at 255
+            upright = ImageOps.exif_transpose(picture)
+        if upright.mode in ("F", "I") or upright.mode.startswith("I;16"):  # which Pillow would clip, and at 255
             levels = np.array(upright).astype(np.float64) / (1 if upright.mode == "F" else 2**16 - 1)
-        else:
-            upright = upright.convert("L" if upright.mode in ("1", "L") else "RGB")
+            upright = Image.fromarray(_bytes(f"levels of mode {upright.mode}", levels[None], SHAPES)[0, 0].numpy())
+        upright.info.clear()  # of a palette's transparent colour, which RGB has no place for
+        upright = upright.convert("L" if upright.mode in ("1", "L") else "RGB")
     except Exception as error:  # damaged ones raise anything
-        raise ValueError(f"{name} is no picture that Pillow can read: {str(error) or type(error).__name__}") from None
-    if fine:
-        upright = Image.fromarray(_bytes(f"{name}, of mode {upright.mode},", levels[None], SHAPES)[0, 0].numpy())
+        raise ValueError(f"{name} is no picture that can be read: {str(error) or type(error).__name__}") from None
     if size is not None:
         if min(upright.size) < size:
             notes[f"pictures are smaller than {size} by {size}, and enlarged"].append(name)
         upright = ImageOps.fit(upright, (size, size))
-    return _bytes(name, np.array(upright)[None], SHAPES)[0]
+    return torch.from_numpy(np.atleast_3d(np.array(upright))).permute(2, 0, 1).contiguous()
 
 
 def _stacked(images: Mapping[str, Tensor]) -> Tensor:
@@ -200,65 +185,56 @@ def _stacked(images: Mapping[str, Tensor]) -> Tensor:
     return torch.stack([image.expand(channels, -1, -1) for image in images.values()])
 
 
-# --- folders ---------------------------------------------------------------------------------------------------------
-
-
 def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes: Notes) -> Dataset:
     """The pictures below a folder, in the order of their names; classes are the sub-folders, if every picture lies in one.
 
-    Within a class, folders are gone through depth first, each once, since links may lead round; those of one name, in whichever
-    Unicode form, are one class.  An empty class, and pictures outside of the ``classes`` given, are refused.
-    """
-    above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
-    folders, unsorted = _entries(folder, notes)
-    found: dict[str, list[Path]] = {}
-    for kind in folders:
-        if kind.resolve() in above:
-            continue
-        below, visited, waiting = found.setdefault(composed(kind.name), []), set(above), [kind]
-        while waiting:
-            if (real := (inner := waiting.pop()).resolve()) not in visited:
-                visited.add(real)
-                deeper, pictures = _entries(inner, notes)
-                below += pictures
-                waiting += reversed(deeper)
-    given = plain(classes)
-    wanted = [composed(str(name)) for name in given] if isinstance(given, list | tuple) else []
-    if classes is None:
-        empty = [str(folder / name) for name in sorted(found) if not found[name]]
-        if empty and not unsorted:
-            raise ValueError(f"{empty[0]} must hold pictures, as a class, and has none: remove it, or give classes=")
-        if unsorted and any(found.values()):
-            notes["pictures beside the sub-folders, so that none has a class"] = [*map(str, unsorted)]
-        names = () if unsorted else tuple(sorted(found, key=lambda name: (name.casefold(), name)))
-    elif not wanted or len({*wanted}) < len(wanted):
-        raise TypeError(f"classes must be names of sub-folders, each once, got {reprlib.repr(classes)}")
-    else:
-        names = tuple(wanted)
-        for path in [*unsorted, *(folder / name for name, below in found.items() if below and name not in names)]:
-            raise ValueError(f"{path} is in none of the classes {', '.join(names)}")
-    numbers = {path: number for number, name in enumerate(names) for path in found.get(name, ())}
-    paths = sorted([*unsorted, *chain.from_iterable(found.values())], key=lambda path: [*map(composed, path.parts)])
-    images = {str(path): _item(str(path), path, notes, size) for path in paths}
-    labels = torch.tensor([numbers.get(path, -1) for path in paths], dtype=torch.int64)
-    return Dataset(_stacked(images), labels, folder.resolve().name, len(names), names, tuple(images))
-
-
-def _entries(folder: Path, notes: Notes) -> tuple[list[Path], list[Path]]:
-    """Sub-folders, real ones before links, and pictures of a folder, without what is hidden or the system's.
-
-    Pictures are told by their endings, which are those of Pillow and its plugins.  Raises ValueError for a link that leads nowhere.
+    Pictures are told by their endings, which are those of Pillow and its plugins; what is hidden, or the system's, is passed over.
+    Within a class, each folder is gone through once, since links may lead round; those of one name, in whichever Unicode form, are
+    one class.  An empty class, and pictures outside of the ``classes`` given, are refused.
     """
     from PIL import Image
 
-    kinds = Image.registered_extensions()  # with those of plugins
+    kinds = Image.registered_extensions()
     readable = {ending for ending, kind in kinds.items() if kind in {*Image.OPEN, "MPO"} and kind not in UNREAD}
-    paths = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in SYSTEM]
-    for path in paths:
-        if path.is_symlink() and not path.exists():
-            raise ValueError(f"{path} is a link to {path.readlink()}, which can't be read: mend it, or remove it")
-    folders = sorted((path for path in paths if path.is_dir()), key=lambda path: (path.is_symlink(), path))
-    files = sorted(path for path in paths if path.is_file())
-    if left := [str(path) for path in files if path.suffix.lower() not in {*readable, *OTHER_FILES.split()}]:
-        notes["files are left out, of whose endings Pillow reads no pictures"] += left
-    return folders, [path for path in files if path.suffix.lower() in readable]
+
+    def shown(place: Path) -> list[Path]:
+        paths = [path for path in place.iterdir() if not path.name.startswith(".") and path.name not in SYSTEM]
+        return sorted(paths, key=lambda path: (path.is_symlink(), path))
+
+    def pictures(path: Path, visited: set[Path]) -> Iterator[Path]:
+        if path.is_dir():
+            if (real := path.resolve()) not in visited:
+                visited.add(real)
+                for inner in shown(path):
+                    yield from pictures(inner, visited)
+        elif path.is_file() and path.suffix.lower() in readable:
+            yield path
+        elif path.suffix.lower() not in OTHER_FILES.split():
+            notes["files are left out: they are no pictures that Pillow reads"].append(str(path))
+
+    above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
+    found: dict[str, list[Path]] = {}
+    beside: list[Path] = []
+    for path in shown(folder):
+        if path.is_dir() and path.resolve() not in above:
+            found.setdefault(composed(path.name), []).extend(pictures(path, {*above}))
+        elif not path.is_dir():
+            beside += pictures(path, set())
+    names: tuple[str, ...] = ()
+    if classes is not None:
+        names = tuple(composed(str(name)) for name in classes)
+        for path in [*beside, *(path for name, below in found.items() if name not in names for path in below)]:
+            raise ValueError(f"{path} is in none of the classes {', '.join(names)}")
+    elif beside and any(found.values()):
+        notes["pictures beside the sub-folders, so that none has a class"] += map(str, beside)
+    elif not beside:
+        names = tuple(sorted(found, key=lambda name: (name.casefold(), name)))
+        for name in (name for name in names if not found[name]):
+            raise ValueError(
+                f"{folder / name} must hold pictures, as a class, and has none: remove it, or give classes="
+            )
+    numbers = {path: number for number, name in enumerate(names) for path in found.get(name, ())}
+    paths = sorted([*beside, *chain.from_iterable(found.values())], key=lambda path: [*map(composed, path.parts)])
+    images = {str(path): _item(str(path), path, notes, size) for path in paths}
+    labels = torch.tensor([numbers.get(path, -1) for path in paths], dtype=torch.int64)
+    return Dataset(_stacked(images), labels, folder.resolve().name, len(names), names, tuple(images))

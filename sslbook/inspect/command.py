@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from sslbook._ambient import warn
 from sslbook._check import positive, seed
 from sslbook._files import user_path
 from sslbook._machine import device, keep_freed_memory
@@ -53,10 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         run = open_run(place)
         if options.images in datasets.NAMES:
             images = datasets.load_dataset(options.images, "test")
-        elif user_path(options.images).is_dir():
-            images = read_images(options.images, size=options.size)
         else:
-            raise ValueError(f"IMAGES must be a folder of pictures or one of {names}, got {options.images}")
+            images = read_images(options.images, size=options.size)
         report = inspect_network(
             **run,
             images=datasets.subset(images, min(options.count, len(images)), options.seed),
@@ -82,14 +80,7 @@ def open_run(path: Path) -> dict[str, Any]:
     path: a run's folder, of which the newest whole checkpoint is read, or a checkpoint's file.  Raises FileNotFoundError where
     there is none, and ValueError for a file that is none, and for a run with a network of one's own.
     """
-    warn = lambda text: print(f"sslbook inspect: {text}", file=sys.stderr)  # noqa: E731
-    try:
-        content = checkpoints.latest(path, warn)
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is no whole checkpoint of sslbook train: for weights alone, as of a state_dict, load them into your network "
-            "and call sslbook.inspect_network"
-        ) from error
+    content = checkpoints.latest(path, warn)
     if content is None:
         raise FileNotFoundError(f"there is no checkpoint, and no folder of a run with one, at {path}")
     settings = stored_settings(content["settings"])

@@ -111,6 +111,8 @@ def compare(
         for one in pairs[0]
     )
     one, two = (op.trace(samples=16, seed=seed) for op in rest)
+    # All images that measure, each with the same share, and then the redraws of them.
+    p = torch.cat([torch.ones(1, count := len(first) // 2).double() / count, redraws(count, seed)])
 
     directions, kept, lost = [], [], []
     for found, mine, yours, total in ((pairs[0][0], 0, 1, two / one), (pairs[0][1], 1, 0, one / two)):
@@ -122,7 +124,11 @@ def compare(
         white = turn / values.clamp_min(1e-12 * values[-1]).sqrt()  # in its own quotient all directions are of length 1
         least = torch.einsum("kj,k...->j...", white @ torch.linalg.eigh(white.T @ there @ white)[1], space)
         directions.append(nn.functional.normalize(least.flatten(1)).view_as(least))
-        own, others = (quotients(means(rest[at], directions[-1]), seed) for at in (mine, yours))
+        at_rest = [means(rest[at], directions[-1]).cpu() for at in (mine, yours)]
+        own, others = (
+            torch.tensordot(p, mean.square().sum(2), 1) - torch.tensordot(p, mean, 1).square().sum(2)
+            for mean in at_rest
+        )
         ratio = others / own.clamp_min(torch.finfo(own.dtype).tiny) / total
         ends = ratio[1:].quantile(torch.tensor([0.025, 0.975]).to(ratio), dim=0)
         kept.append(tuple(Share(*numbers) for numbers in torch.cat([ratio[:1], ends]).T.tolist()))
@@ -137,10 +143,3 @@ def means(op: CovarianceOperator, directions: Tensor) -> Tensor:
     ]
     found = torch.stack(fields, dim=1)
     return found - found.mean(0)
-
-
-def quotients(mean: Tensor, seed: int) -> Tensor:
-    r"""Return :math:`v^T \mathbb V_x[\bar K_l]\, v` of :func:`means`: of all images, then of each redraw, ``(1 + R, k)``."""
-    p = torch.cat([mean.new_full((1, len(mean)), 1 / len(mean)), redraws(len(mean), seed).to(mean)])
-    found: Tensor = torch.tensordot(p, mean.square().sum(2), 1) - torch.tensordot(p, mean, 1).square().sum(2)
-    return found

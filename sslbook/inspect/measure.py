@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,7 @@ from sslbook.images.own import read_images
 from sslbook.inspect.report import KINDS, NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share, Size
 from sslbook.losses.batch import LOSSES
 from sslbook.networks.batchnorm import BatchNorm
-from sslbook.operator.covariance import relative_gap
+from sslbook.operator.covariance import CovarianceOperator, relative_gap
 from sslbook.operator.eigen import lanczos
 from sslbook.operator.frozen import frozen
 from sslbook.operator.layer import OpenedLayer, find_layer, layers_of, open_layer, unvec, vec
@@ -39,12 +39,8 @@ from sslbook.training.pretrain import simclr_views
 BETWEEN, ALL, WITHIN = KINDS
 PROBES, TARGETS, DRAWS, REDRAWN = 8, 8, 64, 200
 """Random signs for a trace; steps towards random targets; random directions; populations redrawn for an interval."""
-TOLERANCE, RESTARTS = 1e-2, 4
-"""Of Lanczos' eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
 LONG = 10.0
 """Seconds to go of which an inspection tells."""
-SMALL = 48
-"""A layer of so few weights is seen through all its directions."""
 NAMED = ("simple", "info_nce")
 """The losses of :data:`sslbook.losses.batch.LOSSES` by which a step may be named."""
 
@@ -63,7 +59,6 @@ def inspect_network(
     seed: int = 0,
     untrained: nn.Module | None = None,
     device: str | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Report:
     r"""Measure the share of each layer's weights, and of a step, in the leading modes of its covariance operator.
@@ -80,31 +75,20 @@ def inspect_network(
     loss: the loss of the step, which is "simple", "info_nce" or a function of the embeddings ``(N, V, n_L)``.
     untrained: the network before training.  A BatchNorm without running statistics uses those of the views.
     device: by default, that of the weights.  about: further entries of the report.  k: the number of leading modes, at most all.
-    progress: a function that is called with the number of finished layers, the number of all layers, and the next layer's name.
-    Without one, a call that will take ten seconds more says so on the standard error: how long, after each layer.
+    A call that will take ten seconds more says so on the standard error: how long, after each layer.
 
     Raises ValueError or TypeError for unusable input.  A layer that can't be measured is listed in ``refused``, with the reason.
 
     >>> import sslbook
     >>> net = nn.Sequential(nn.Flatten(), sslbook.mlp((64, 6, 3)).float())
     >>> report = sslbook.inspect_network(net, torch.arange(512).remainder(251).reshape(8, 1, 8, 8).byte(), views=2, k=2)
-    >>> [(layer.name, layer.size, len(layer.values)) for layer in report.layers]
-    [('1.0', 384, 2), ('1.2', 18, 2)]
+    >>> [(layer.name, layer.shape, len(layer.values)) for layer in report.layers]
+    [('1.0', (6, 64), 2), ('1.2', (3, 6), 2)]
     """
     views, k = require_whole("views", views, least=2), require_whole("k", k, least=1)
-    seed = require_whole("seed", seed, least=0)
     net, untrained, data = unwrapped(net), unwrapped(untrained), read_images(images)
-    if len(data) < 2:
-        raise ValueError("images must hold two images or more, between which there is a covariance, got 1")
-    if not layers_of(net):
-        raise ValueError(f"net must have linear or convolutional layers, and this {type(net).__name__} has none")
     names = list(layers_of(net)) if layers is None else [find_layer(net, layer)[0] for layer in layers]
     plan, place = pipeline or simclr_views(data), torch.device(device) if device else next(net.parameters()).device
-    digest = hashlib.sha256()  # now: the caller may train on while this takes its time
-    for name, part in net.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(part, Tensor):
-            digest.update(part.detach().cpu().float().contiguous().numpy().data)
     pixels, scenes = data.pixels.to(place), []
     for each in (net, untrained):
         if each is not None:
@@ -117,19 +101,14 @@ def inspect_network(
     found: list[LayerReport] = []
     refused: dict[str, str] = {}
     for number, name in enumerate(names):
-        if progress:
-            progress(number, len(names), name)
-        elif number and (left := (time.perf_counter() - begun) / number * (len(names) - number)) > LONG:
-            print(f"layer {number + 1} of {len(names)}: {name}; {duration(left)} left", file=sys.stderr, flush=True)
+        if number and (left := (time.perf_counter() - begun) / number * (len(names) - number)) > LONG:
+            print(f"layer {number + 1} of {len(names)}: {name}; {left:,.0f} s left", file=sys.stderr, flush=True)
         try:
             found.append(_layer(name, scenes, k, seed))
         except (ValueError, TypeError, RuntimeError) as error:
             refused[name] = f"{error}".partition("\n")[0]
-    if progress:
-        progress(len(names), len(names), "")
     settings = {
         "network": type(net).__name__,
-        "weights": digest.hexdigest()[:16],
         "images": len(data),
         "image source": data.name,
         "image digest": hashlib.sha256(data.pixels.contiguous().numpy().data).hexdigest()[:16],
@@ -145,17 +124,6 @@ def inspect_network(
         "seconds": round(time.perf_counter() - begun, 1),
     }
     return Report({**settings, **(about or {})}, tuple(found), refused)
-
-
-def duration(seconds: float) -> str:
-    """A time as one says it.
-
-    >>> duration(0.3), duration(100), duration(9000)
-    ('about 1 s', 'about 2 min', 'about 2.5 h')
-    """
-    if seconds > 5400:
-        return f"about {seconds / 3600:.1f} h"
-    return f"about {round(seconds / 60)} min" if seconds > 90 else f"about {max(round(seconds), 1)} s"
 
 
 Scene = tuple[nn.Module, Tensor, dict[str, Tensor]]
@@ -210,49 +178,52 @@ def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Ten
 
 @exact_convolutions()
 def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport:
-    """Measure one layer of the network, and of the untrained one where there are two ``scenes``, with all controls.
+    r"""Measure one layer of the network, and of the untrained one where there are two ``scenes``, with all controls.
 
     Random directions and targets are drawn with ``seed + 1``; their shares are means, with the interval of 95 % of the draws.
+    Raises ValueError where the weights or the step are zero, which has no direction, and where the weights are computed from
+    others (pruned, parametrised), which are what a step moves.
     """
-    (net, views, _), *others = scenes
-    population = (views.shape[0], views.shape[1])
-    opened = open_layer(net, name, views.flatten(0, 1))
-    k = min(k, opened.weight.numel())
-    here = look(opened, population, k, seed=seed)
-    shares = {kind: redrawn(here, kind, k, _directions(scenes[0], name), seed) for kind in KINDS}
-    for other in others:
-        there = look(open_layer(other[0], name, other[1].flatten(0, 1)), population, k, (BETWEEN,), seed)
-        shares[UNTRAINED] = redrawn(there, BETWEEN, k, _directions(other, name), seed)
+    looks, shares, population = [], {}, (scenes[0][1].shape[0], scenes[0][1].shape[1])
+    for number, (net, views, steps) in enumerate(scenes):
+        opened = open_layer(net, name, views.flatten(0, 1))
+        step, weight = steps.get(name), find_layer(net, name)[1].weight
+        if step is None or not bool(step.any()) or not bool(weight.any()):
+            raise ValueError(
+                f"the weights of layer {name!r} must be parameters, not zero, and moved by the loss's step"
+            )
+        k = min(k, weight.numel())
+        looks.append(look(opened, population, k, (BETWEEN,) if number else (BETWEEN, WITHIN), seed))
+        directions = torch.stack([vec(weight.detach()), vec(step)], dim=1).cpu().double()
+        for kind in (BETWEEN,) if number else KINDS:
+            shares[UNTRAINED if number else kind] = redrawn(looks[-1], kind, k, directions, seed)
+    here, opened = looks[0], looks[0].opened
+
     draw = torch.Generator().manual_seed(seed + 1)
     signs = torch.randn(opened.weight.numel(), DRAWS, generator=draw, dtype=torch.float32)
     random, noise = (
         Share(float(drawn.mean()), *drawn.quantile(torch.tensor([0.025, 0.975]).to(drawn)).tolist())
         for drawn in (here.share(BETWEEN, k, signs), here.share(BETWEEN, k, towards_targets(here, draw)))
     )
+
+    # On all weights: a product may leave the span of the directions, which the search has missed then.
+    values, turn = here.modes(BETWEEN, k)
+    op = CovarianceOperator(opened, population, mixing_of(BETWEEN, *population))
+    pairs = zip(values, (here.basis @ turn).T, strict=True)
+    gaps = [(op.matvec(v.to(opened.weight)).double() - value * v).norm() for value, v in pairs]
     return LayerReport(
         name,
         type(opened.module).__name__,
         tuple(opened.weight.shape),
-        tuple(here.modes(BETWEEN, k)[0].tolist()),
+        tuple(values.tolist()),
         float(torch.linalg.eigvalsh(here.matrices(BETWEEN))[0]),
         opened.copies,
-        here.residual(BETWEEN, k),
+        float(torch.stack(gaps).max() / values[0]),
         sizes(here, PROBES, seed),
         {**{kind: weights for kind, (weights, _) in shares.items()}, RANDOM: random},
         {**{kind: step for kind, (_, step) in shares.items()}, NOISE: noise, RANDOM: random},
         relative_gap(opened.jvp(opened.weight), opened.output),
     )
-
-
-def _directions(scene: Scene, name: str) -> Tensor:
-    """Return the layer's weights and its step, ``(size, 2)``; raises ValueError where one is zero, which has no direction.
-
-    So are the steps of weights that are computed from others (pruned, parametrised), which are what a step moves.
-    """
-    step, weight = scene[2].get(name), find_layer(scene[0], name)[1].weight
-    if step is None or not bool(step.any()) or not bool(weight.any()):
-        raise ValueError(f"the weights of layer {name!r} must be parameters, not zero, and be moved by the loss's step")
-    return torch.stack([vec(weight.detach()), vec(step)], dim=1).cpu().double()
 
 
 def redrawn(seen: Seen, kind: str, k: int, directions: Tensor, seed: int) -> list[Share]:
@@ -281,7 +252,9 @@ def towards_targets(seen: Seen, draw: torch.Generator) -> Tensor:
     shape = (TARGETS, count, 1, opened.output.shape[1])
     targets = torch.randn(shape, generator=draw, dtype=torch.float32).to(opened.output)
     targets -= targets.mean(1, keepdim=True)
-    return torch.stack([of_field(opened, target.expand(-1, views, -1)) for target in targets], dim=1).cpu()
+    return torch.stack(
+        [vec(opened.vjp(target.expand(-1, views, -1).flatten(0, 1))).double() for target in targets], dim=1
+    ).cpu()
 
 
 # --- a layer through a set of directions ------------------------------------------------------------------------------
@@ -322,8 +295,7 @@ class Seen:
         outside = torch.tensordot(p, moments, 1) - middle.mT @ middle
         noise = torch.tensordot(p - p.square(), within, 1) / (views - 1)
         whole = {BETWEEN: outside - noise, ALL: outside + inside - inside / views, WITHIN: inside}[kind]
-        matrix: Tensor = whole[0] if shares is None else whole
-        return matrix
+        return whole[0] if shares is None else whole
 
     def modes(self, kind: str, k: int, shares: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the ``k`` leading eigenvalues, ``(..., k)``, and vectors in the directions' coordinates, ``(..., m, k)``.
@@ -332,18 +304,6 @@ class Seen:
         """
         values, vectors = torch.linalg.eigh(self.matrices(kind, shares))
         return values.flip(-1)[..., :k], vectors.flip(-1)[..., :k]
-
-    def residual(self, kind: str, k: int) -> float:
-        r"""Return the largest :math:`\|\mathrm{OP} v - \lambda v\| / \lambda_1` of the leading ``k`` modes.
-
-        OP is the operator on all weights, here: its product may leave the directions' span, which the search has missed then.
-        """
-        values, turn = self.modes(kind, k)
-        mixing, gaps = mixing_of(kind, *self.population), []
-        for value, column in zip(values, turn.T, strict=True):
-            image = of_field(self.opened, mixing((self.fields @ column).to(self.opened.weight)))
-            gaps.append((image - value * (self.basis @ column)).norm())
-        return float(torch.stack(gaps).max() / values[0])
 
     def share(self, kind: str, k: int, directions: Tensor, shares: Tensor | None = None) -> Tensor:
         r"""Return :math:`\|P x\|^2 / \|x\|^2` of directions ``(size, n)`` in the leading ``k`` modes: ``(n,)``, or ``(B, n)``.
@@ -373,11 +333,6 @@ def mixing_of(kind: str, count: int, views: int) -> Mixing:
     }[kind]
 
 
-def of_field(opened: OpenedLayer, field: Tensor) -> Tensor:
-    """Return ``K u`` of a field ``(N, V, n_L)``, the sum over views of what each does to the weights, ``(size,)``, in float64."""
-    return vec(opened.vjp(field.flatten(0, 1).contiguous())).double()
-
-
 def look(
     opened: OpenedLayer, population: tuple[int, int], k: int, kinds: tuple[str, ...] = (BETWEEN, WITHIN), seed: int = 0
 ) -> Seen:
@@ -394,14 +349,14 @@ def look(
         found.append(u)
         return u
 
-    if opened.weight.numel() <= SMALL:
-        for unit in torch.eye(opened.weight.numel()):
+    if (size := weight.numel()) <= 48:
+        for unit in torch.eye(size):
             field(unit)
-    else:
+    else:  # where images are drawn, a hundredth of an eigenvalue is far below what other images would change
         for kind in kinds:
             mixing = mixing_of(kind, *population)
-            product = lambda v, c=mixing: of_field(opened, c(field(v)))  # noqa: E731
-            lanczos(product, weight.double(), min(k, weight.numel() - 2), tol=TOLERANCE, seed=seed, restarts=RESTARTS)
+            product = lambda v, c=mixing: vec(opened.vjp(c(field(v)).flatten(0, 1))).double()  # noqa: E731
+            lanczos(product, weight.double(), min(k, size - 2), tol=1e-2, seed=seed, restarts=4)
     vectors = torch.stack(asked, dim=1).double()
     fields = torch.stack(found, dim=-1).double()
     length = vectors.norm(dim=0)
@@ -435,18 +390,13 @@ def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
         seen = Seen(opened, seen.population, basis, torch.cat([seen.fields, fields], dim=-1))
     for kind in KINDS:
         matrix = seen.matrices(kind)
-        inside, every = matrix[:m, :m], list(range(m, len(matrix)))
-        estimates = []
-        for left_out in [None, *every]:  # all probes first, then the jackknife's
-            trace, square = inside.trace(), inside.square().sum()
-            keep = [i for i in every if i != left_out]
-            if n := len(keep):
-                beside = matrix[keep][:, keep]
-                trace = trace + beside.trace() / n
-                pairs = (beside.square().sum() - beside.diagonal().square().sum()) / (n * (n - 1))
-                square = square + 2 * matrix[:m][:, keep].square().sum() / n + pairs
-            estimates.append((float(trace), float(trace**2 / square) if square else 0.0))
-        spread = np.array(estimates[1:] or estimates).var(axis=0)
-        errors = np.sqrt(max(len(every) - 1, 0) * spread).tolist()
-        found[kind] = Size(estimates[0][0], errors[0], estimates[0][1], errors[1])
+        inside, across, beside = matrix[:m, :m], matrix[:m, m:].square().sum(0), matrix[m:, m:]
+        n, off = len(beside), beside.square() - beside.square().diagonal().diag()
+        keep = torch.cat([matrix.new_ones(1, n), 1 - torch.eye(n).to(matrix)])  # all probes, then the jackknife's
+        kept = keep.sum(1).clamp_min(1)
+        trace = inside.trace() + keep @ beside.diagonal() / kept
+        pairs = (keep @ off * keep).sum(1) / (kept * (kept - 1)).clamp_min(1)
+        rank = trace.square() / (inside.square().sum() + 2 * keep @ across / kept + pairs)
+        errors = [float(((n - 1) * each[1:].var(correction=0)).sqrt()) if n else 0.0 for each in (trace, rank)]
+        found[kind] = Size(float(trace[0]), errors[0], float(rank[0]), errors[1])
     return found

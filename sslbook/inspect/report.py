@@ -1,7 +1,7 @@
 """What an inspection found: values that can be printed, drawn, and written to JSON and to a page.
 
-The page is HTML that loads nothing: the template ``report.html`` beside this file, tables, and charts that follow the reader's
-light or dark theme.
+The page is HTML that loads nothing: the Jinja template ``report.html`` beside this file, with all its tables, and charts that
+follow the reader's light or dark theme.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from html import escape
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from sslbook._files import user_path, write_text
@@ -96,11 +93,6 @@ class LayerReport:
     euler_gap: float
 
     @property
-    def size(self) -> int:
-        """Number of weights, the product of ``shape``."""
-        return math.prod(self.shape)
-
-    @property
     def clear(self) -> bool:
         """Whether the modes are found and their own, and twice as high as the noise that the draw of the views leaves.
 
@@ -108,11 +100,6 @@ class LayerReport:
         alone, is less than half as far below zero as the last mode's is above it.
         """
         return self.copies == 1 and self.residual < 0.1 and self.values[-1] > 2 * max(-self.lowest, 0.0)
-
-    @property
-    def title(self) -> str:
-        """Its name as tables and charts show it, which says so where it is not :attr:`clear`."""
-        return self.name if self.clear else f"{self.name} (unclear)"
 
     @property
     def outcome(self) -> str:
@@ -123,17 +110,10 @@ class LayerReport:
         """
         if not self.clear:
             return "last" if self.copies > 1 else "missed" if self.residual >= 0.1 else "noisy"
-        if self.ahead():
-            return "surely" if self.ahead("low", "high") else "by value"
-        return "less" if self.step[BETWEEN].high < self.step[NOISE].value else "alike"
-
-    def ahead(self, low: str = "value", high: str = "value") -> bool:
-        """Return whether the step's share in its modes is above all controls: its ``low`` above their ``high``.
-
-        By default both are the values; ``ahead("low", "high")`` asks whether the intervals are apart.
-        """
-        most = max(getattr(share, high) for name, share in self.step.items() if name != BETWEEN)
-        return bool(getattr(self.step[BETWEEN], low) > most)
+        mine, controls = self.step[BETWEEN], [share for name, share in self.step.items() if name != BETWEEN]
+        if mine.value > max(share.value for share in controls):
+            return "surely" if mine.low > max(share.high for share in controls) else "by value"
+        return "less" if mine.high < self.step[NOISE].value else "alike"
 
 
 @dataclass(frozen=True)
@@ -147,29 +127,39 @@ class Report:
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and ``report.html`` into a folder, which is made if needed; return the path of ``report.html``.
 
-        JSON holds all numbers, as the fields of this class are named; each file is whole or not there.
+        JSON holds all numbers, as the fields of this class are named.  The page has its charts within it, as SVG, the same to the
+        byte for the same numbers; all that comes from the caller, as names of layers and of losses, is escaped.  Each file is whole
+        or not there.
         """
+        import jinja2  # with matplotlib a second, which a report that is printed does not need
+        import matplotlib as mpl
+
+        charts = {}
+        for part in ("step", "weights") if self.layers else ():
+            with mpl.rc_context({"svg.hashsalt": "sslbook"}):
+                self.plot(part).savefig(file := io.BytesIO(), format="svg", transparent=True, metadata={"Date": None})
+            charts[part] = base64.b64encode(file.getvalue()).decode()
+        page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+            Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+        )
         place = user_path(folder)
         write_text(place / "report.json", json.dumps({"format": 1, **asdict(self)}, indent=1, allow_nan=False) + "\n")
-        write_text(place / "report.html", page(self))
+        write_text(place / "report.html", page.render(report=self, about=self.about, charts=charts, kinds=KINDS))
         return place / "report.html"
 
     def verdict(self) -> str:
         """Say in how many clear layers the step's share exceeds all controls, what each outcome means, and what to do next."""
-        clear = [layer for layer in self.layers if layer.clear]
-        by: dict[str, str] = {}
-        for kind in OUTCOMES:
-            if names := [layer.name for layer in self.layers if layer.outcome == kind]:
-                by[kind] = f" ({', '.join(names)})"
-        surely, ahead = ([layer.name for layer in clear if layer.ahead(*ends)] for ends in (("low", "high"), ()))
+        by = {kind: [layer.name for layer in self.layers if layer.outcome == kind] for kind in OUTCOMES}
+        told = {kind: f" ({', '.join(names)})" for kind, names in by.items() if names}
+        clear, surely = sum(layer.clear for layer in self.layers), len(by["surely"])
         if not clear:
             said = "No layer could be judged" + ("." if self.layers else ": all were left out.")
         else:
-            said = f"In {len(surely)} of {len(clear)} layers the step's share in the leading modes is above all controls by its "
-            said += f"interval{by.get('surely', '')}, in {len(ahead)} by its value."
-            if unclear := len(self.layers) - len(clear):
+            said = f"In {surely} of {clear} layers the step's share in the leading modes is above all controls by its "
+            said += f"interval{told.get('surely', '')}, in {surely + len(by['by value'])} by its value."
+            if unclear := len(self.layers) - clear:
                 said += f" {unclear} more {'is' if unclear == 1 else 'are'} unclear."
-        return " ".join([said, *(OUTCOMES[kind].format(names) for kind, names in by.items())])
+        return " ".join([said, *(OUTCOMES[kind].format(names) for kind, names in told.items())])
 
     def rows(self, part: str = "step", *, ends: bool = True) -> list[dict[str, str]]:
         """Return a row for each layer, by heads: the shares of its ``step`` or ``weights`` in the leading modes.
@@ -180,7 +170,7 @@ class Report:
         for layer in self.layers:
             trace = layer.sizes[BETWEEN].trace  # with few views its noise may be larger than what it estimates
             row = {
-                "Layer": layer.title,
+                "Layer": layer.name + " (unclear)" * (not layer.clear),
                 "Trace": f"{sum(layer.values) / trace:.2g}" if trace > sum(layer.values) else "–",
             }
             for kind, share in getattr(layer, part).items():
@@ -209,7 +199,7 @@ class Report:
         drawn = figure(figsize=(9, 1.5 + 0.25 * len(rows)))
         axes = drawn.subplots()
         axes.set(xscale="log", xlabel=f"share of the {part}", yticks=rows)
-        axes.set_yticklabels([layer.title for layer in self.layers])
+        axes.set_yticklabels([row["Layer"] for row in self.rows(part)])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="x", color="#cfcfcf")
         low, high = ([max(getattr(share[BETWEEN], end), 1e-9) for share in shares] for end in ("low", "high"))
@@ -221,73 +211,3 @@ class Report:
             axes.plot(values, rows, marker, color=colour, markerfacecolor=filled, markeredgewidth=1.5, label=kind)
         drawn.legend(loc="outside upper center", ncols=3, frameon=False, reverse=True)
         return drawn
-
-
-def page(report: Report) -> str:
-    """Return a report as a whole page; all that comes from the caller, as names of layers and of losses, is escaped.
-
-    Charts are in it as SVG, the same to the byte for the same numbers.
-    """
-    import matplotlib as mpl  # a second, which a report that is printed does not need
-
-    about, k, parts, spectra = report.about, report.about["modes"], "", []
-    for layer in report.layers:
-        size, views, within = (layer.sizes[kind] for kind in (BETWEEN, ALL, WITHIN))
-        ranks = [
-            f"{part.rank:.3g} ± {part.rank_error:.3g}" if part.rank >= 1 else "–" for part in (size, views, within)
-        ]
-        spectra.append({
-            "Layer": layer.title,
-            "Weights": f"{' × '.join(map(str, layer.shape))} ({layer.kind}, {layer.size:,})",
-            f"{k} leading eigenvalues": ", ".join(f"{value:.3g}" for value in layer.values),
-            "Lowest eigenvalue": f"{layer.lowest:.2g}",
-            "Trace": f"{size.trace:.3g} ± {size.trace_error:.3g}",
-            **dict(zip(("Effective rank", "Of all views", "Within views"), ranks, strict=True)),
-            "Trace within / between": f"{within.trace / size.trace:.2g}",
-            "Residual": f"{layer.residual:.0e}",
-            "Euler gap": f"{layer.euler_gap:.1g}",
-        })  # fmt: skip
-    for part in ("step", "weights") if report.layers else ():
-        with mpl.rc_context({"svg.hashsalt": "sslbook"}):
-            report.plot(part).savefig(file := io.BytesIO(), format="svg", transparent=True, metadata={"Date": None})
-        alt = f"Chart: share of the {part} in the leading modes of each layer, beside controls: numbers are below"
-        caption = "The line is where 95 % of the first mark’s redraws lie."
-        image = f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}">'
-        chart = f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{image}</div>'
-        parts += f"<h2>Share of the {part}</h2>\n<figure>{chart}<figcaption>{caption}</figcaption></figure>\n"
-        parts += _table(f"Share of the trace and of the {part} in {k} leading modes", report.rows(part))
-    template = Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
-    return template.substitute(
-        count=len(report.layers),
-        source=escape(str(about.get("source", about["network"]))),
-        views=about["views"],
-        images=about["images"],
-        image_source=escape(str(about["image source"])),
-        loss=escape(about["loss"]),
-        verdict=escape(report.verdict()),
-        k=k,
-        shares=parts,
-        spectra=_table("Spectra, layer by layer", spectra) if spectra else "",
-        refused=_terms(report.refused) or "<dd>None.</dd>",
-        about=_terms(about),
-    )
-
-
-def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """Return rows, each by the same heads, as a table in a box that scrolls by itself; the first cell of a row heads it."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
-    body = ""
-    for row in rows:
-        name, *cells = map(escape, row.values())
-        body += f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>\n'
-    table = f"<table><caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
-    return f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">{table}</div>'
-
-
-def _terms(items: Mapping[str, object]) -> str:
-    """Return names and what they are as the terms of a list; of settings within settings, each with its name."""
-    found = ""
-    for name, value in items.items():
-        words = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, Mapping) else value
-        found += f"<dt>{escape(name)}</dt><dd>{escape(str(words))}</dd>\n"
-    return found

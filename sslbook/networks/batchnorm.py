@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import anywhere
-from sslbook._check import require_number, require_one_of, require_whole
+from sslbook._check import require_number, require_one_of
 
 MODES = ("normal", "detach", "omit", "backward")
 
@@ -41,13 +41,11 @@ def batch_normalize(
     along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
 
     The deviation is always taken about the mean, also where the mean is not subtracted.  unbiased: divide the squares by one
-    less than their number.  Raises ValueError for an unknown mode, or a variance of one number only.
+    less than their number.  Raises KeyError for an unknown mode, and ValueError for a variance of one number only.
 
     >>> batch_normalize(torch.tensor([[1.0], [3.0]]), std="omit").flatten()
     tensor([-1.,  1.])
     """
-    require_one_of("mean", mean, MODES)
-    require_one_of("std", std, MODES)
     over = (dims,) if isinstance(dims, int) else tuple(dims)
     centre = x.mean(over, keepdim=True)
     y = x
@@ -96,7 +94,6 @@ class BatchNorm(nn.Module):
         super().__init__()
         require_one_of("mean", mean, MODES)
         require_one_of("std", std, MODES)
-        features = require_whole("features", features, least=1)
         self.features, self.mean, self.std, self.eps, self.unbiased = features, mean, std, eps, unbiased
         self.momentum = require_number("momentum", momentum, least=0, most=1)
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None

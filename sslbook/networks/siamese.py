@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from sslbook._ambient import copied, seeded
 from sslbook._check import keep_plain, require_number, require_one_of, require_whole
-from sslbook.networks.batchnorm import MODES, BatchNorm
+from sslbook.networks.batchnorm import BatchNorm
 
 STEMS = ("cifar", "stl")
 Norm = tuple[str, str]
@@ -113,11 +113,7 @@ class Networks:
         for name in ("width", "channels", "projector_hidden", "projector_out", "predictor_hidden"):
             require_whole(name, getattr(self, name), least=1)
         for name in ("projector_norm", "predictor_norm", "projector_out_norm"):
-            norm = getattr(self, name)
-            if norm is not None and not (isinstance(norm, tuple | list) and len(norm) == 2 and set(norm) <= set(MODES)):
-                allowed = f"None or two modes, of the mean and of the deviation, out of {', '.join(MODES)}"
-                raise ValueError(f"{name} must be {allowed}; got {norm!r}")
-            object.__setattr__(self, name, norm and tuple(norm))
+            object.__setattr__(self, name, getattr(self, name) and tuple(getattr(self, name)))
         if self.predictor_range is not None:
             low, high = (require_number("predictor_range", end) for end in self.predictor_range)
             object.__setattr__(self, "predictor_range", (float(low), float(high)))
@@ -325,7 +321,6 @@ class ResNet18(nn.Module):
     def __init__(self, stem: str = "cifar", width: int = 64, channels: int = 3) -> None:
         super().__init__()
         require_one_of("stem", stem, STEMS)
-        width, channels = require_whole("width", width, least=1), require_whole("channels", channels, least=1)
         self.stem, self.features = stem, 8 * width
         kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
         self.conv1 = nn.Conv2d(channels, width, kernel, stride, kernel // 2, bias=False)

@@ -26,10 +26,6 @@ class Power(nn.Module):
         """Return ``u ** p``, element by element: of degree ``p`` in every weight below."""
         return u**self.p
 
-    def extra_repr(self) -> str:
-        """What ``print`` shows in the parentheses."""
-        return f"p={self.p}"
-
 
 def activation(name: str, *, slope: float = 0.1, power: int = 2) -> nn.Module:
     r"""Return the activation module called ``name``, one of :data:`ACTIVATIONS`.
@@ -84,7 +80,6 @@ def mlp(
     widths = [require_whole("widths", width, least=1) for width in widths]
     if len(widths) < 2:
         raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
-    seed = require_whole("seed", seed, least=0)
     stages: list[nn.Module] = []
     with seeded(None):  # PyTorch draws weights when it makes a layer, and ours replace them
         for fan_in, fan_out in itertools.pairwise(widths):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
-import struct
 import unicodedata
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageSequence
+from PIL import ExifTags, Image
 from torch.utils.data import TensorDataset
 
 from sslbook.images.datasets import subset
@@ -95,30 +92,28 @@ def test_a_folder_is_read_as_its_owner_sees_it(kind: str, tmp_path: Path) -> Non
         assert [Path(file).relative_to(source).parts[0] for file in data.files] == list(data.class_names)
 
 
-def test_what_a_folder_would_lose_without_a_word_is_refused(tmp_path: Path) -> None:
-    cases: list[tuple[tuple[str, ...], Any, str]] = [
-        ((), None, "must hold one image or more"),
-        (("cats/0.png", "dogs -> nowhere"), None, "dogs is a link to nowhere, which can't be read"),
-        (("cats/0.png", "dogs/0.heic: "), None, "dogs must hold pictures"),
-        (("cats/0.png", "fish/0.png"), ("cats", "dogs"), "fish is in none of the classes"),
-        (("cats/0.png",), ("cats", "cats"), "each once"),
-        (("broken.png: ",), None, r"broken\.png is no picture that Pillow can read"),
-    ]
-    for number, (things, classes, sentence) in enumerate(cases):
-        folder = lay(tmp_path / str(number), *things)
-        folder.mkdir(exist_ok=True)
-        with pytest.raises((ValueError, TypeError), match=sentence):
-            read_images(folder, classes=classes)
+@pytest.mark.parametrize(
+    ("things", "classes", "sentence"),
+    [
+        ((), None, "images must be one or more"),
+        (("cats/0.png", "dogs/notes.txt: "), None, "dogs must hold pictures"),
+        (("cats/0.png", "fish/0.png"), ("cats", "dogs"), "fish/0.png is in none of the classes"),
+        (("broken.png: ",), None, r"broken\.png is no picture that can be read"),
+    ],
+)
+def test_what_a_folder_would_lose_without_a_word_is_refused(
+    things: tuple, classes: Any, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_images(lay(tmp_path, *things), classes=classes)
 
 
-def test_two_folders_of_one_data_set_have_the_same_numbers(tmp_path: Path) -> None:
-    train = read_images(lay(tmp_path / "train", "ant/0.png", "bee/0.png", "cat/0.png"))
-    lay(tmp_path / "test", "bee/0.png", "cat/1.png", "cat/0.png", "ant/notes.txt: ")
-    test = read_images(tmp_path / "test", classes=train.class_names)
+def test_a_test_set_has_the_numbers_of_the_training_set(tmp_path: Path) -> None:
+    lay(tmp_path, "bee/0.png", "cat/1.png", "cat/0.png", "ant/notes.txt: ")
+    test = read_images(tmp_path, classes=("ant", "bee", "cat"))
     assert (test.labels.tolist(), test.classes, test.class_names) == ([1, 2, 2], 3, ("ant", "bee", "cat"))
     part = subset(test, 2, seed=1)
     assert [Path(file).parent.name for file in part.files] == [part.class_names[label] for label in part.labels]
-    assert read_images(test, [5, 0, 1]).class_names == ()
 
 
 def test_a_name_is_one_in_all_unicode_forms(tmp_path: Path) -> None:
@@ -137,53 +132,24 @@ def test_a_name_is_one_in_all_unicode_forms(tmp_path: Path) -> None:
     assert read_images(lay(tmp_path / "case", "ape/0.png", "Bee/0.png")).class_names == ("ape", "Bee")
 
 
-def exif(*entries: tuple[int, int, int, int]) -> bytes:
-    """An EXIF block of (tag, type, count, value) with the orientation "on its side" before them."""
-    fields = sorted([(0x0112, 3, 1, 6), *entries])
-    table = b"".join(struct.pack("<HHIHH" if f[1] == 3 else "<HHIi", *f, *[0] * (f[1] == 3)) for f in fields)
-    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(fields)) + table + bytes(4) + struct.pack("<ii", -1, 0)
-
-
-def test_a_picture_is_upright_whatever_else_its_exif_block_holds(tmp_path: Path) -> None:
-    behind_the_end, minus_one_by_zero = ((0x0100, 4, 1, -1), (0x8769, 4, 1, 10**6)), ((0x011A, 10, 1, 50),)
-    for block in (exif(), exif(*minus_one_by_zero), exif(*behind_the_end)):
-        for ending in ("jpg", "png", "webp"):
-            Image.new("RGB", (6, 4)).save(tmp_path / f"a.{ending}", exif=block)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's, of the damage
-            assert read_images(tmp_path).pixels.shape == (3, 3, 6, 4)
-
-
-def test_damaged_pictures_end_in_their_pixels_or_in_a_sentence(tmp_path: Path) -> None:
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
-    draw = random.Random(0)
-    for ending in ("png", "jpg", "gif", "tif"):
-        path = tmp_path / ending / f"a.{ending}"
-        path.parent.mkdir()
-        noise.save(path)
-        whole = path.read_bytes()
-        flaws = [whole[:at] + draw.randbytes(2) + whole[at + 2 :] for at in draw.choices(range(200), k=20)]
-        for content in (b"", whole[: len(whole) // 2], *flaws):
-            path.write_bytes(content)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    assert read_images(path.parent, size=8).pixels.shape[2:] == (8, 8)
-            except ValueError as error:
-                assert str(path) in str(error)  # noqa: PT017
+def test_a_picture_is_upright(tmp_path: Path) -> None:
+    side = Image.Exif()
+    side[ExifTags.Base.Orientation] = 6
+    for ending in ("jpg", "png", "webp"):
+        Image.new("RGB", (6, 4)).save(tmp_path / f"a.{ending}", exif=side)
+    assert read_images(tmp_path).pixels.shape == (3, 3, 6, 4)
 
 
 def test_transparency_and_wrong_endings_are_no_matter_and_further_pages_are_told(tmp_path: Path) -> None:
     red, blue = (Image.new("RGB", (6, 6), colour) for colour in ((254, 0, 0), (0, 0, 254)))
-    red.quantize(4).save(tmp_path / "a.png", transparency=b"\0\1\2")
+    Image.effect_noise((6, 6), 60).convert("RGB").quantize(4).save(tmp_path / "a.png", transparency=b"\0\1\2")
     red.save(tmp_path / "d.JPG", "png")
     assert len(read_images(tmp_path)) == 2
+    red.save(tmp_path / "a.png")
     for name in ("b.gif", "c.webp", "e.tif", "f.png"):
         red.save(tmp_path / name, save_all=True, append_images=[blue], **{"lossless": True} if "webp" in name else {})
     with pytest.warns(UserWarning, match=r"pages or frames, of which one is taken \(4, such as .*b\.gif\)"):
         assert read_images(tmp_path).pixels.flatten(2).mT.flatten(0, 1).unique(dim=0).tolist() == [[254, 0, 0]]
-    with Image.open(tmp_path / "e.tif") as pages:
-        assert read_images(ImageSequence.all_frames(pages)).pixels[:, 2, 0, 0].tolist() == [0, 254]
 
 
 def test_every_ending_that_pillow_reads_is_read_and_others_are_told(tmp_path: Path) -> None:
@@ -192,8 +158,8 @@ def test_every_ending_that_pillow_reads_is_read_and_others_are_told(tmp_path: Pa
         Image.new("RGB", (8, 8)).save(tmp_path / f"{ending}.{ending}", kind)
     lay(tmp_path, "notes.TXT: ")
     assert len(read_images(tmp_path)) == len(kinds)
-    lay(tmp_path, "a.heic: ", "b.jpg_large: ", "c: ")
-    with pytest.warns(UserWarning, match=r"files are left out.* \(3, such as .*a\.heic\)"):
+    lay(tmp_path, "a.heic: ", "b.jpg_large: ", "c: ", "gone.png -> nowhere")
+    with pytest.warns(UserWarning, match=r"files are left out.* \(4, such as .*a\.heic\)"):
         assert len(read_images(tmp_path)) == len(kinds)
 
 
@@ -202,17 +168,17 @@ def test_grey_levels_finer_than_bytes_are_rounded_to_them(tmp_path: Path) -> Non
     expected = torch.from_numpy((levels / 257).round().astype(np.uint8))
     for array in (levels, levels.astype(np.int32), (levels / 65535).astype(np.float32)):
         Image.fromarray(array).save(tmp_path / "a.tif")
-        for source in (tmp_path, [Image.fromarray(array)]):
-            assert torch.equal(read_images(source).pixels[0, 0], expected)
+        assert torch.equal(read_images(tmp_path).pixels[0, 0], expected)
     for wrong in (np.full((4, 4), 70_000, dtype=np.int32), np.full((4, 4), np.nan, dtype=np.float32)):
         Image.fromarray(wrong).save(tmp_path / "a.tif")
-        with pytest.raises(ValueError, match=r"a\.tif, of mode [IF], must be bytes, or floating in \[0, 1\]"):
+        with pytest.raises(ValueError, match=r"a\.tif is no .*: levels of mode [IF] must be bytes, or floating in"):
             read_images(tmp_path)
 
 
-def test_a_picture_is_the_same_from_a_folder_and_from_a_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize("height", [3, 5])  # as many rows as channels, too
+def test_a_picture_is_the_same_from_a_folder_and_from_a_list(height: int, tmp_path: Path) -> None:
     for mode in ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK"):
-        picture = PICTURES[0].convert("L").convert("LA") if mode == "LA" else PICTURES[0].convert(mode)
+        picture = PICTURES[0].crop((0, 0, 4, height)).convert("L" if mode == "LA" else "RGB").convert(mode)
         picture.save(tmp_path / "a.tif")
         listed = read_images([picture]).pixels
         assert torch.equal(listed, read_images(tmp_path).pixels)
@@ -236,22 +202,16 @@ def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
     assert read_images(tmp_path, size=4).pixels.shape == (2, 3, 4, 4)
     with pytest.warns(UserWarning, match=r"smaller than 8 by 8, and enlarged \(2, such as .*a\.png\)"):
         assert read_images(tmp_path, size=8).pixels.shape == (2, 3, 8, 8)
-    with pytest.raises(ValueError, match=r"one size: .*a\.png is 9 by 6, and .*b\.png is 6 by 12; size=32 cuts"):
-        read_images(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("source", "labels", "error", "sentence"),
     [
-        (torch.zeros(2, 5, 8, 8, dtype=torch.uint8), None, ValueError, "of 1 or 3 channels"),
-        (torch.full((2, 1, 8, 8), 255.0), None, ValueError, "floating from 255 to 255"),
-        (iter(BYTES), None, TypeError, "of what only iterates"),
         ("/no/such/folder", None, FileNotFoundError, "no/such/folder"),
         (BYTES, [0], ValueError, "one whole number for each of the 2 images"),
-        (BYTES, np.array([1, 2**64 - 1], dtype=np.uint64), ValueError, "from 0 on or -1 for none"),
+        (BYTES, np.array([2**63, 2**64 - 1], dtype=np.uint64), ValueError, "from 0 on or -1 for none"),
+        (BYTES, [0, -2], ValueError, "from 0 on or -1 for none"),
         ([BYTES[0], BYTES[1, :, :3]], None, ValueError, "item 0 is 5 by 4, and item 1 is 3 by 4"),
-        ([BYTES[0], None], None, TypeError, "item 1 must be an image, or an image and its class"),
-        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "integer"),
     ],
 )
 def test_what_is_no_set_of_images_is_refused(source: Any, labels: Any, error: type, sentence: str) -> None:

@@ -55,15 +55,6 @@ def test_mirror_images_lose_what_is_odd_and_the_same_views_nothing() -> None:
     assert same.overlap == pytest.approx(same.ceiling)
 
 
-def test_two_draws_of_one_augmentation_lose_nothing() -> None:
-    pipeline = sslbook.Pipeline(8, scale=(0.5, 1.0))
-    drawn = [sslbook.random_view(DIGITS.float(), pipeline, view=view) for view in range(16)]
-    net = copy.deepcopy(NET).float()
-    found = sslbook.compare(net, "1.0", torch.stack(drawn[:8], 1), torch.stack(drawn[8:], 1))
-    assert found.lost == (0, 0)
-    assert all(share.low < 1.2 and share.high > 0.8 for kept in found.kept for share in kept)
-
-
 def test_two_checkpoints_share_no_more_than_their_weights() -> None:
     other = nn.Sequential(nn.Flatten(), sslbook.mlp((64, 6, 4), "leaky_relu", seed=1))
     found = sslbook.compare(NET, "1.0", SHIFTED.numpy(), SHIFTED.numpy(), other=other, k=3)
@@ -76,14 +67,6 @@ def test_two_checkpoints_share_no_more_than_their_weights() -> None:
     assert all(share.value == pytest.approx(1) for kept in scaled.kept for share in kept)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"second": SHIFTED[:9]}, "of the same eight images or more, got 64, 9"),
-        ({"layer": "1.2"}, "layer must not be the last: each direction of layer '1.2' comes once for each output"),
-        ({"k": 0}, "k must be at least 1"),
-    ],
-)
-def test_bad_input_gets_a_sentence(changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sslbook.compare(**{"net": NET, "layer": "1.0", "first": SHIFTED, "second": MIRRORED, **changes})
+def test_a_last_layer_has_no_few_leading_directions() -> None:
+    with pytest.raises(ValueError, match=r"layer must not be the last: .* '1\.2' comes once for each output"):
+        sslbook.compare(NET, "1.2", SHIFTED, MIRRORED)

@@ -103,8 +103,3 @@ def test_an_average_over_positions_is_told_from_what_a_training_does() -> None:
     assert blurred.told_apart < 8 < sharp.told_apart
     assert str(blurred).startswith("Your network cannot tell these directions apart")
     assert "cannot tell" not in str(sharp)
-
-
-def test_what_cannot_be_planted_is_refused() -> None:
-    with pytest.raises(ValueError, match="images must be 32 or more finite ones of 16 or more numbers"):
-        dose(nn.Flatten(), torch.zeros(4, 20), lambda net, draw: None)

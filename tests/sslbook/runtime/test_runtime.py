@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 import torch
 
 from sslbook import _check, _files, _machine
-from sslbook._files import PART, atomic, naming, remove_parts, write_text
+from sslbook._files import PART, atomic, remove_parts, write_text
 from sslchapters.data_files import read_text
 
 
@@ -42,7 +40,6 @@ def test_words_of_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: _check.require_number("tau", 0, above=0), ValueError, "tau must be above 0, got 0"),
         (lambda: _check.require_whole("n", 5, least=1, most=4), ValueError, "n must be at least 1 and at most 4, got 5"),
         (lambda: _check.require_whole("n", 1.5), TypeError, "n must be a whole number, got 1.5"),
-        (lambda: _check.require_whole("n", 10**30), ValueError, "of 64 bits"),
         (lambda: _check.require_tensor("floating", z=torch.arange(3)), TypeError, "z must .* a floating dtype, got torch.int64"),
     ],
 )  # fmt: skip
@@ -58,12 +55,7 @@ def test_numpys_numbers_can_be_used() -> None:
         assert type(_check.require_number("tau", kind(0.5), above=0, most=0.5)) is float
     for whole in (np.int64(3), np.array(3), torch.tensor(3)):
         assert type(_check.require_whole("n", whole, least=3)) is int
-    for wrong in (
-        np.bool_(True),
-        torch.tensor([3]),
-        torch.tensor(3.0, requires_grad=True),
-        torch.empty((), device="meta"),
-    ):
+    for wrong in (np.bool_(True), torch.tensor([3]), torch.tensor(3.0, requires_grad=True)):
         with pytest.raises(TypeError, match="n must be a whole number"):
             _check.require_whole("n", wrong)
 
@@ -88,23 +80,8 @@ def test_a_file_and_its_folder_are_made_and_half_a_file_is_not(tmp_path: Path, m
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_an_error_without_a_name_gets_one(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space") as full, naming(tmp_path):
-        raise OSError(errno.ENOSPC, "No space")
-    assert full.value.filename == str(tmp_path)
-
-
 def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     for name in (f".a.json.x1{PART}", f"a{PART}", ".a.json", "a.json"):
         (tmp_path / name).touch()
     remove_parts(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.json", "a.json", f"a{PART}"]
-
-
-def test_what_is_no_file_or_no_text_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match=r"Not a file.*pipe"):
-        read_text(tmp_path / "pipe")
-    (tmp_path / "bytes").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match="bytes: not a text in UTF-8"):
-        read_text(tmp_path / "bytes")
