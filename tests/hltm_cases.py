@@ -8,8 +8,7 @@ from torch import Tensor
 from sslbook.trees.latent import LatentTree, random_categorical
 from sslchapters.hltm import theory
 
-SHAPES = [((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 1)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (3,)), ((3, 3, 3), (2, 2))]
-BRANCHINGS = [(2, 2, 2), (3, 2), (2,), (1, 3, 2), (2, 2)]
+SHAPES = [((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 1)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (3,))]
 
 
 def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:

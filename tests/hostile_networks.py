@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
-from sslbook.networks.batchnorm import BatchNorm
 from sslchapters.instances import Residual
 
 
@@ -31,16 +30,14 @@ class Net(nn.Module):
 
 
 class Cosine(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=-1))
-
-
-class Unit(Cosine):
     """Rows of length 1: its values are those of a plain layer on unit inputs, its derivative isn't."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes, bias=False)
         self.weight.data = F.normalize(self.weight.data, dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=-1))
 
 
 class Clipped(torch.autograd.Function):
@@ -55,25 +52,9 @@ class Clipped(torch.autograd.Function):
         return grad.clamp(-0.5, 0.5)
 
 
-class Once(torch.autograd.Function):
-    """Can be differentiated once."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * ctx.saved_tensors[0].cos()
-
-
-def hooked(where: str, hook: Callable[..., Any], *, pre: bool = False) -> nn.Module:
-    net = Net(below=nn.Linear(4, 4))
-    net.run = lambda net, x: net.b(F.relu(net.a(net.below(x))))
-    module = net.get_submodule(where)
-    module.register_forward_pre_hook(hook) if pre else module.register_forward_hook(hook)
+def hooked(hook: Callable[..., Any], *, pre: bool = False) -> nn.Module:
+    net = Net()
+    net.a.register_forward_pre_hook(hook) if pre else net.a.register_forward_hook(hook)
     return net
 
 
@@ -100,21 +81,6 @@ def in_place(net: Any, x: Tensor) -> Tensor:
     h = x * 2
     y = net.a(h)
     return y + h.mul_(2)
-
-
-def tied_under_another_name() -> nn.Module:
-    """The other name comes first in ``named_parameters``."""
-    net = Net(lambda net, x: F.linear(net.a(x).relu(), net.kernel), a=nn.Linear(4, 4, bias=False))
-    net.kernel = net.a.weight
-    return net
-
-
-def loose(layer: nn.Module) -> nn.Module:
-    """A weight that ``parameters`` doesn't list."""
-    weight = layer.weight.detach().double()
-    del layer.weight
-    layer.weight = weight
-    return Net(a=layer)
 
 
 class Case(NamedTuple):
@@ -154,57 +120,44 @@ ONCE, ELSEWHERE, OTHER, COUPLED = (
     "must apply its weight",
     "other samples|any part",
 )
-CHANCE, TWICE = "random numbers.*call net.eval", "differentiated twice"
 NORM = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
 
 # fmt: off
 NETWORKS: dict[str, Case] = {
     # --- the weight, used elsewhere
     "tied autoencoder": above(lambda net, h, x: F.linear(h.relu(), net.a.weight.T), ELSEWHERE),
-    "tied under another name": Case(tied_under_another_name, ELSEWHERE),
-    "tied layers": Case(tied_layers, ELSEWHERE, (5,)),
-    "called past its hooks": above(lambda net, h, x: h + net.a.forward(x.sin()), ELSEWHERE),
+    "tied to a layer below": Case(tied_layers, ELSEWHERE, (5,), "b"),
     "one module in two places": Case(lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), ONCE, layer="0"),
     "never applied": whole(lambda net, x: net.b(x[:, [0, 1, 2, 3, 0]]), ONCE),
     "attention's own projection":
-        whole(lambda net, x: net.b(x, x, x)[0], "uses its weights by itself", (3, 4), "b.out_proj",
+        whole(lambda net, x: net.b(x, x, x)[0], "its parent applies by itself", (3, 4), "b.out_proj",
               b=nn.MultiheadAttention(4, 2, batch_first=True)),
-    "its input changed later": whole(in_place, TWICE, a=nn.Linear(4, 4)),
-    "cut off": above(lambda net, h, x: net.b(h).detach(), TWICE),
+    "its input changed later": whole(in_place, "differentiated twice", a=nn.Linear(4, 4)),
     "the batch moved": above(lambda net, h, x: net.b(h).T, "first axis must be the batch"),
     # --- layers that are none
-    "cosine": Case(lambda: Net(a=Cosine(4, 5)), OTHER),
-    "cosine of unit rows": whole(lambda net, x: net.b(net.a(F.normalize(x)).tanh()), OTHER, a=Unit(4, 5)),
-    "a weight that is no parameter": Case(lambda: loose(nn.Linear(4, 5)), "must be a parameter"),
+    "cosine": whole(lambda net, x: net.b(net.a(F.normalize(x)).tanh()), OTHER, a=Cosine(4, 5)),
     # --- hooks
-    "hook that doubles": Case(lambda: hooked("a", lambda m, i, o: 2 * o), OTHER),
-    "pre-hook that doubles": Case(lambda: hooked("a", lambda m, i: (2 * i[0],), pre=True)),
+    "hook that doubles": Case(lambda: hooked(lambda m, i, o: 2 * o), OTHER),
+    "pre-hook that doubles": Case(lambda: hooked(lambda m, i: (2 * i[0],), pre=True)),
     "gradients clipped": above(lambda net, h, x: net.b(Clipped.apply(h)), "aren't linear"),
-    "differentiable once": above(lambda net, h, x: net.b(Once.apply(h)), TWICE),
     # --- parametrisations
     "weight norm": Case(lambda: Net(a=parametrizations.weight_norm(nn.Linear(4, 5))), plain=unparametrised),
     "parametrised and tied": above(lambda net, h, x: F.linear(h.relu(), net.a.weight.T), ELSEWHERE,
         a=parametrizations.weight_norm(nn.Linear(4, 5))),
     # --- samples that see each other
-    "less the batch's mean": above(lambda net, h, x: net.b(less_mean(h)), COUPLED),
     "less the mean, below": whole(lambda net, x: net.b(net.a(less_mean(x)).tanh()), COUPLED),
     "less the mean of equal samples":
         above(lambda net, h, x: less_mean(net.b(h)), "other samples", lambda: torch.ones(6, 4, dtype=torch.float64)),
     "batch norm in training": Case(lambda: Net(b=copy.deepcopy(NORM)), "running statistics", training=True),
-    "the book's batch norm in training":
-        Case(lambda: Net(b=nn.Sequential(BatchNorm(5), nn.Linear(5, 3))), "running statistics", training=True),
     "batch norm in eval": Case(lambda: Net(b=copy.deepcopy(NORM))),
-    "batch norm without statistics": above(lambda net, h, x: net.b(F.batch_norm(h, None, None, training=True)), COUPLED),
     "the batch's size decides": above(lambda net, h, x: net.b(h.relu() if len(x) > 4 else h.sin()), COUPLED),
     "a batch of one size": above(lambda net, h, x: net.b(h.view(6, 5)), "any part"),
     # --- chance
-    "random ReLU": Case(lambda: Net(b=nn.Sequential(nn.RReLU(), nn.Linear(5, 3))), CHANCE, training=True),
-    "dropout": Case(lambda: Net(b=nn.Sequential(nn.Dropout(0.1), nn.Linear(5, 3))), CHANCE, training=True),
-    "noise": above(lambda net, h, x: net.b(h + 1e-9 * torch.randn_like(h)), CHANCE),
+    "noise": above(lambda net, h, x: net.b(h + 1e-9 * torch.randn_like(h)), "random numbers.*call net.eval"),
     # --- paths
     "detach within": above(lambda net, h, x: net.b(h * h.sigmoid().detach())),
     "parallel branches": above(lambda net, h, x: net.b(h.relu()) + net.c(x).tanh(), c=nn.Linear(4, 3)),
-    "changed in place when it is needed": above(lambda net, h, x: net.b(h.tanh().mul_(2)), TWICE),
+    "changed in place when it is needed": above(lambda net, h, x: net.b(h.tanh().mul_(2)), "differentiated twice"),
     "checkpointed": above(lambda net, h, x: checkpoint(net.b, h, use_reentrant=False), "checkpointing"),
     "generated weights": above(lambda net, h, x: torch.einsum("bi,bij->bj", x, h[:, :4, None] * h[:, None])),
     # --- kinds of networks
@@ -216,11 +169,8 @@ NETWORKS: dict[str, Case] = {
     "flattened over the batch": whole(lambda net, x: net.b(net.a(x.flatten(0, 1))).view(len(x), -1), "first axis", (3, 4)),
     # --- outputs and numbers
     "several outputs": above(lambda net, h, x: (net.b(h), h), "one tensor, got tuple"),
-    "complex": above(lambda net, h, x: torch.fft.fft(net.b(h)), "float32 or of float64.*complex128"),
     "autocast within": whole(torch.autocast("cpu", torch.bfloat16)(lambda net, x: net.b(net.a(x))), "float32 or of float64",
         lambda: torch.ones(4, 4)),
     "a slope that isn't finite": above(lambda net, h, x: (net.b(h) - net.b(h).detach()).abs().sqrt(), "finite"),
-    # --- kinds of modules above
-    **{f"above: {m}": above(lambda net, h, x: net.b(net.m(h)).flatten(1), m=m)
-       for m in (nn.GELU("tanh"), nn.PReLU(), nn.RReLU(), nn.Softmax(-1), nn.LayerNorm(5), nn.BatchNorm1d(5, affine=False))},
+    "batch norm without an affine map": above(lambda net, h, x: net.b(net.m(h)), m=nn.BatchNorm1d(5, affine=False)),
 }

@@ -146,7 +146,7 @@ def test_a_layer_that_is_refused_leaves_the_others() -> None:
     ("changes", "message"),
     [
         ({"views": 1}, "views must be at least 2, got 1"),
-        ({"layers": ["7"]}, "layer '7' isn't in the network"),
+        ({"layers": ["7"]}, "layer '7' must be one of the network's"),
         ({"loss": "simpel"}, "loss must be one of simple, info_nce, got 'simpel'; did you mean simple"),
         ({"loss": lambda z: 1.0}, "loss must map the outputs"),
         ({"images": pictures(1)}, "images must hold two images or more"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from hostile_networks import NETWORKS
 from torch import Tensor, nn
 
-from sslbook.losses import batch
 from sslbook.networks.small import initialize, mlp
 from sslbook.operator.covariance import covariance_operator, relative_gap
 from sslbook.operator.layer import open_layer, vec
@@ -104,39 +102,25 @@ def test_an_operator_is_freed_when_it_is_let_go() -> None:
 
 NET, X = mlp((4, 2)), torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 PAIRS: dict[str, Any] = {"loss": "info_nce", "temperature": 1.0, "clean": X[:, 0]}
+CONVOLUTION = nn.Sequential(nn.Conv2d(2, 1, 2), nn.Flatten())
 SILENT = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU()).double()
 nn.init.constant_(SILENT[0].weight, -1.0)
 BAD: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "net must be a torch.nn.Module, got NoneType": (None, X, {}),
-    r"views must have shape \(samples, views, ...\), got \(2, 4\)": (NET, X[0], {}),
-    "views must be a dense torch tensor .*, got list": (NET, X.tolist(), {}),
-    r"net can't take x of shape .* \(say x.to\(torch.float64\), as the layer is\): .*dtype": (NET, X.float(), {}),
+    "net can't take a batch of shape .* torch.float32.*same dtype": (NET, X.float(), {}),
+    r"net can't take .*views of images alone are images\[:, None\]": (CONVOLUTION, torch.rand(3, 2, 4, 4), {}),
     "net must have finite outputs": (NET, X / 0, {}),
     "loss must be one of simple, .*; did you mean info_nce": (NET, X, {"loss": "infonce"}),
-    r"clean must hold one sample .*, got None": (NET, X, {"loss": "soft_triplet", "temperature": 1.0}),
     "loss='info_nce' has no use for normalize": (NET, X, PAIRS | {"clean": None, "normalize": True}),
-    "loss='info_nce' has no use for beta": (NET, X, PAIRS | {"beta": 0.5}),
-    "loss must be one of .*": (NET, X, {"loss": "byol"}),
-    r"net can't take x .* \(say x / 255 for bytes of images\)": (NET, (X * 255).byte(), {}),
+    r"clean must hold one sample .*, got None": (NET, X, {"loss": "soft_triplet", "temperature": 1.0}),
     r"clean must hold one sample for each row of views, \(3, 4\), got \(2, 4\)": (NET, X, PAIRS | {"clean": X[:2, 0]}),
-    "aren't zero: that of at least one clean": (SILENT, -X, PAIRS | {"clean": X[:, 0], "normalize": True}),
     "aren't zero: that of at least one view is": (SILENT, X, {"normalize": True}),
     "one of inner products, of outputs of any width": (NET, X, {"loss": "vicreg"}),
-    "missing 1 required keyword-only argument: 'temperature'": (NET, X, {"loss": "decoupled"}),
-    "missing 1 required positional argument: 'labels'": (
+    "so it sees more than that": (NET, X, {"loss": lambda z: (z[:, 0] * z[:, 1].detach()).sum()}),
+    "loss must map the outputs .* to one number, a tensor with its graph": (
         NET,
         X,
-        {"loss": "supervised_contrastive", "temperature": 1.0},
+        {"loss": lambda z: z.detach().sum()},
     ),
-    r"net takes these \(3, 2, 4, 4\) as samples: did you mean images\[:, None\]": (
-        nn.Sequential(nn.Conv2d(2, 1, 2), nn.Flatten()),
-        torch.rand(3, 2, 4, 4),
-        {},
-    ),
-    "loss must map the outputs .* to one number.*made 1.0": (NET, X, {"loss": lambda z: 1.0}),
-    "a tensor with its graph": (NET, X, {"loss": lambda z: z.detach().sum()}),
-    "one of inner products": (NET, X, {"loss": partial(batch.barlow_twins, weight=0.01)}),
-    "so it sees more than that": (NET, X, {"loss": lambda z: (z[:, 0] * z[:, 1].detach()).sum()}),
 }
 
 
@@ -151,11 +135,7 @@ def test_bad_layers_directions_and_pairs() -> None:
     net = mlp((4, 5, 3))
     op, skew = covariance_operator(net, "0", X), covariance_operator(net, "0", X, normalize=True)
     for call, message in (
-        (lambda: open_layer(net, "3", X[0]), r"layer '3' isn't in the network.* layers are '0', '2'"),
-        (
-            lambda: open_layer(net, "1", X[0]),
-            r"layer '1' is of ReLU, a kind that has no operator.* layers are '0', '2'",
-        ),
+        (lambda: open_layer(net, "1", X[0]), "layer '1' must be one of the network's .* which are '0', '2'"),
         (lambda: op.apply(torch.ones(4, 5)), r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(4, 5\)"),
         (lambda: skew.top_eigenpairs(2), "symmetric operators; for others use to_scipy"),
         (lambda: op.top_eigenpairs(21), "k must be at least 1 and at most 20, got 21"),
