@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
-from sslchapters.instances import Residual
-
 
 class Net(nn.Module):
     """The modules that are named, and what is done with them: by default ``b`` of the ReLU of ``a``."""
@@ -93,7 +91,7 @@ class Case(NamedTuple):
     refused: str | None = None
     inputs: tuple[int, ...] | Callable[[], Tensor] = (4,)
     layer: str = "a"
-    plain: Callable[[nn.Module], nn.Module] | None = None
+    plain: Callable[[nn.Module], nn.Module] = copy.deepcopy
     training: bool = False
 
 
@@ -105,13 +103,6 @@ def whole(forward: Callable[[Any, Tensor], Any], *case: Any, **modules: nn.Modul
 def above(forward: Callable[[Any, Tensor, Tensor], Any], *case: Any, **modules: nn.Module) -> Case:
     """A function of the network, the layer's output and the input."""
     return whole(lambda net, x: forward(net, net.a(x), x), *case, **modules)
-
-
-def images() -> nn.Module:
-    """Channels last, strides that miss rows, a residual branch, BatchNorm."""
-    body = Residual(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)))
-    net = nn.Sequential(nn.Conv2d(2, 4, 3, 2), body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    return Net(lambda net, x: net.b(net.a(x)), a=net[0], b=net[1:]).to(memory_format=torch.channels_last)
 
 
 ONCE, ELSEWHERE, OTHER, COUPLED = (
@@ -161,7 +152,7 @@ NETWORKS: dict[str, Case] = {
     "checkpointed": above(lambda net, h, x: checkpoint(net.b, h, use_reentrant=False), "checkpointing"),
     "generated weights": above(lambda net, h, x: torch.einsum("bi,bij->bj", x, h[:, :4, None] * h[:, None])),
     # --- kinds of networks
-    "images": Case(images, None, (2, 6, 6)),
+    "called by a keyword": whole(lambda net, x: net.b(net.a(input=x).tanh())),
     "fused attention": whole(lambda net, x: F.scaled_dot_product_attention(*net.a(x).chunk(3, -1), is_causal=True), None, (3, 4),
         a=nn.Linear(4, 12)),
     "embedding below": whole(lambda net, x: net.b(net.a(net.e(x)).relu()).mean(1), None, lambda: torch.arange(15).view(5, 3) % 9,

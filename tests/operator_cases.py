@@ -1,8 +1,8 @@
-"""Populations, the operators of one layer, and their error against the dense matrix."""
+"""Every kind of operator of one layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -34,23 +34,3 @@ def operators(net: nn.Module, layer: str, views: Tensor, clean: Tensor) -> Itera
             "l2, info_nce",
             covariance_operator(net, layer, views, loss="info_nce", temperature=0.5, clean=clean, normalize=True),
         )
-
-
-def product_error(op: CovarianceOperator) -> float:
-    r"""Largest relative error of :math:`OP v` and :math:`OP^T v` against the dense matrix, in the operator's norm."""
-    dense = op.dense()
-    scale = torch.linalg.matrix_norm(dense)
-    eye = torch.eye(op.shape[0], dtype=op.dtype, device=op.device)
-    forward = (op.matmat(eye) - dense).norm() / scale
-    probe = torch.randn(op.shape[0], generator=torch.Generator().manual_seed(0), dtype=op.dtype).to(op.device)
-    transposed = (op.matmat(probe[:, None], transposed=True)[:, 0] - dense.T @ probe).norm() / (scale * probe.norm())
-    return float(torch.maximum(forward, transposed))
-
-
-def population(
-    shape: Sequence[int], samples: int, views: int, *, seed: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Gaussian samples ``(N, *shape)`` and noisy views of them, ``(N, V, *shape)``."""
-    draw = torch.Generator().manual_seed(seed)
-    clean = torch.randn(samples, *shape, generator=draw, dtype=dtype)
-    return clean, clean[:, None] + 0.5 * torch.randn(samples, views, *shape, generator=draw, dtype=dtype)

@@ -17,9 +17,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_cases import operators, population, product_error
+from operator_cases import operators
 from torch import Tensor, nn
 
+from benchmarks.covariance import population, product_error
 from sslbook.networks.small import mlp
 from sslbook.operator.covariance import (
     CovarianceOperator,
@@ -139,6 +140,14 @@ def test_cuda_gives_what_the_cpu_gives() -> None:
 
 NET = mlp((30, 40, 2))
 VIEWS = population((30,), 14, 3, seed=0, dtype=torch.float64)[1]
+LAST: dict[str, tuple[nn.Module, str, tuple[int, ...], int]] = {
+    "bias": (nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double(), "2", (5,), 4),
+    "convolution": (nn.Sequential(nn.Conv2d(2, 4, 3)).double(), "0", (2, 5, 5), 5),
+    "groups": (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2)).double(), "0", (2, 5, 5), 3),
+    "wide": (mlp((30, 9)), "0", (30,), 10),
+    "wider": (mlp((80, 9)), "0", (80,), 10),
+}
+"""Last layers: of the leading ``k``, all but one are copies, which Lanczos' method on the whole operator would miss."""
 CASES: dict[str, tuple[CovarianceOperator, int]] = {
     "dense": (covariance_operator(mlp((6, 7, 4)), "2", VIEWS[..., :6]), 3),
     "fewer fields than weights": (covariance_operator(NET, "0", VIEWS), 5),
@@ -155,6 +164,10 @@ CASES: dict[str, tuple[CovarianceOperator, int]] = {
     ),
     "of low rank": (covariance_operator(NET, "0", VIEWS[:13]), 30),
     "all": (covariance_operator(mlp((3, 4, 2)), "0", VIEWS[..., :3]), 12),
+    **{
+        f"last, {name}": (covariance_operator(net, layer, population(shape, 40, 3, 0, torch.float64)[1]), k)
+        for name, (net, layer, shape, k) in LAST.items()
+    },
 }
 """An operator for each way to its eigenpairs, and how many to ask for."""
 
@@ -165,6 +178,10 @@ def test_eigenpairs_are_those_of_the_dense_matrix(name: str) -> None:
     values, vectors = torch.linalg.eigh(op.dense())
     wanted, scale = values.flip(0)[:k], float(values.abs().max())
     found = op.top_eigenpairs(k)
+    copies = int((values > (1 - 1e-8) * values[-1]).sum())
+    assert (found.copies, "each value comes" in repr(found)) == (copies, copies > 1)
+    if copies > 1 or name == "indefinite":
+        torch.testing.assert_close(op.bottom_eigenpairs(2).values, values[:2], rtol=1e-8, atol=1e-12)
     assert float((found.values - wanted).abs().max()) < 1e-9 * scale
     assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(k, dtype=torch.float64), atol=1e-10)
     residuals = (op.dense() @ found.vectors - found.vectors * found.values).norm(dim=0)
@@ -176,6 +193,7 @@ def test_eigenpairs_are_those_of_the_dense_matrix(name: str) -> None:
     if float(values[-1] - values[-2]) > 1e-2 * scale:  # else the top eigenvector is one of many
         assert float((vectors[:, -1] @ found.vectors[:, 0]).abs()) == pytest.approx(1, abs=1e-8)
     shaped = found.directions()
+    assert [value for value, _ in found] == found.values.tolist()
     assert torch.equal(vec(shaped[0]), found.vectors[:, 0])
     step = torch.randn(shaped.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     spanned = torch.einsum("k...,k->...", shaped, (shaped * step).flatten(1).sum(1))
@@ -219,34 +237,6 @@ def test_one_view_is_a_warning() -> None:
     with pytest.warns(UserWarning, match="one view of each sample") as told:
         intra_operator(mlp((4, 6, 3)), "0", VIEWS[:, :1, :4])
     assert told[0].filename == __file__
-
-
-LAST: dict[str, tuple[nn.Module, str, tuple[int, ...], int]] = {
-    "linear": (mlp((5, 3)), "0", (5,), 3),
-    "bias": (nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double(), "2", (5,), 3),
-    "convolution": (nn.Sequential(nn.Conv2d(2, 4, 3)).double(), "0", (2, 5, 5), 4),
-    "wide": (mlp((30, 9)), "0", (30,), 9),
-    "wider": (mlp((80, 9), dtype=torch.float64), "0", (80,), 9),
-    "groups": (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2)).double(), "0", (2, 5, 5), 2),
-    "not last": (mlp((5, 4, 3)), "0", (5,), 1),
-}
-
-
-@pytest.mark.parametrize("which", LAST)
-def test_in_a_last_layer_each_value_comes_once_an_output(which: str) -> None:
-    """All of them are found, also where Lanczos' method on the whole operator would miss some."""
-    net, layer, shape, copies = LAST[which]
-    op = covariance_operator(net, layer, population(shape, 40, 3, seed=0, dtype=torch.float64)[1])
-    pairs, values = op.top_eigenpairs(copies + 1), torch.linalg.eigvalsh(op.dense())
-    torch.testing.assert_close(op.bottom_eigenpairs(2).values, values[:2], rtol=1e-8, atol=1e-12)
-    assert (pairs.copies, len(pairs.values)) == (copies, copies + 1)
-    assert ("each value comes" in repr(pairs)) == (copies > 1)
-    values = values.flip(0)
-    assert bool((values[:copies] - values[0]).abs().max() < 1e-10 * values[0])
-    assert float(values[copies]) < (1 - 1e-6) * float(values[0])
-    for (value, direction), wanted in zip(pairs, values, strict=False):
-        assert value == pytest.approx(float(wanted), rel=1e-8)
-        assert relative_gap(op.apply(direction).flatten(), value * direction.flatten()) < 1e-5
 
 
 @pytest.mark.parametrize("which", ["wide", "conv"])

@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import Any
 
+import connection_cases as reference
 import pytest
 import torch
 from hostile_networks import NETWORKS
@@ -14,8 +15,6 @@ from torch import Tensor, nn
 from sslbook.networks.small import initialize, mlp
 from sslbook.operator.covariance import covariance_operator, relative_gap
 from sslbook.operator.layer import open_layer, vec
-
-TOL = 1e-12
 
 
 def built(name: str) -> tuple[nn.Module, Tensor]:
@@ -28,14 +27,6 @@ def built(name: str) -> tuple[nn.Module, Tensor]:
     return net.double(), torch.randn(6, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def plain_connections(net: nn.Module, weight: Tensor, x: Tensor) -> Tensor:
-    """``(B, n, n_L)`` by autograd in the network's own weight, the whole batch at once."""
-    weight.requires_grad_()
-    y = net(x).flatten(1)
-    rows = [torch.autograd.grad(value, weight, retain_graph=True)[0] for value in y.flatten()]
-    return torch.stack([vec(row) for row in rows]).unflatten(0, y.shape).mT
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_hostile_network_is_served_right_or_refused(name: str) -> None:
     case = NETWORKS[name]
@@ -44,18 +35,7 @@ def test_a_hostile_network_is_served_right_or_refused(name: str) -> None:
         with pytest.raises((ValueError, TypeError), match=case.refused):
             open_layer(net, case.layer, x)
         return
-    opened = open_layer(net, case.layer, x)
-    plain = case.plain(net) if case.plain else net
-    weight = plain.get_submodule(case.layer).weight
-    k = plain_connections(plain, weight, x)
-    alone = torch.cat([plain_connections(plain, weight, sample) for sample in x[:, None]])
-    assert relative_gap(alone, k) < TOL, "the case itself: a network of single samples"
-    assert relative_gap(opened.weight, weight) < TOL
-    assert relative_gap(opened.connections(), k) < TOL
-    directions = torch.randn(2, *weight.shape, generator=torch.Generator().manual_seed(2), dtype=weight.dtype)
-    for direction, image in zip(directions, opened.jvp(directions), strict=True):
-        assert relative_gap(image, k.mT @ vec(direction)) < TOL
-    assert relative_gap(vec(opened.vjp(image)), torch.einsum("bno,bo->n", k, image)) < TOL
+    reference.require_right(net, case.layer, x, case.plain)
 
 
 def test_four_samples_are_enough_to_see_that_they_are_coupled() -> None:
@@ -79,7 +59,7 @@ def test_what_is_opened_is_the_network_as_it_was() -> None:
     net.train()
     assert torch.equal(opened.weight, weight)
     assert torch.equal(opened.connections(), wanted)
-    assert relative_gap(opened.jvp(weight), wanted.mT @ vec(weight)) < TOL
+    assert relative_gap(opened.jvp(weight), wanted.mT @ vec(weight)) < reference.TOL
     assert below.vjp(below.output).isfinite().all()
     assert relative_gap(open_layer(net.eval(), "3", x).weight, net[3].weight) == 0
 
