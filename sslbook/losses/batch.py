@@ -184,15 +184,7 @@ def of_two_views(z: Tensor, *, loss: str, **params: Any) -> Tensor:
     return pairs.contrastive(first, second, loss, **params)
 
 
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    **{name: partial(of_two_views, loss=name) for name in pairs.OF_DISTANCES},
-    "info_nce": info_nce,
-    "supervised_contrastive": supervised_contrastive,
-    "decoupled": decoupled,
-    "clip": clip,
-    "sigmoid_pairs": sigmoid_pairs,
-    "spectral_contrastive": spectral_contrastive,
-    "barlow_twins": barlow_twins,
-    "vicreg": vicreg,
-}
+WHOLE = (info_nce, supervised_contrastive, decoupled, clip, sigmoid_pairs, spectral_contrastive, barlow_twins, vicreg)
+LOSSES: dict[str, Callable[..., Tensor]] = {name: partial(of_two_views, loss=name) for name in pairs.OF_DISTANCES}
+LOSSES |= {loss.__name__: loss for loss in WHOLE}
 """All losses of the library by name, functions of ``z (..., N, V, D)`` and of their own keywords: the operators' registry."""

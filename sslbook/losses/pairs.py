@@ -235,11 +235,7 @@ def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: 
 
 
 OF_DISTANCES: dict[str, Callable[..., Tensor]] = {
-    "simple": simple,
-    "soft_triplet": soft_triplet,
-    "quadratic": quadratic,
-    "exact": exact,
-    "info_nce": info_nce,
+    loss.__name__: loss for loss in (simple, soft_triplet, quadratic, exact, info_nce)
 }
 """The losses of this module by name: functions of ``r_pos (...,)`` and ``r_neg (..., H)``, and of their own keywords."""
 

