@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pwd
 import random
 import shutil
 import signal
@@ -20,7 +19,6 @@ import psutil
 import pytest
 from conftest import make_book
 
-import sslbook
 from sslbook import cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,17 +72,6 @@ def test_a_reader_who_has_had_enough_ends_a_command_quietly(line: tuple[str, ...
     command = begun(line, tmp_path, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (command.communicate(timeout=300)[1], command.returncode) == ("", 141)
-
-
-def test_without_a_home_the_folder_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container, whose user the system does not know."""
-    for name in ("HOME", "SSLBOOK_DATA", "SSLBOOK_RUNS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
-    status, _, error = said("utf-8", ["train", "digits-simclr-nce", "--folder", "~/runs"], monkeypatch)
-    assert (status, "~/runs: there is no home folder for ~ here" in error.splitlines()[-1]) == (2, True)
-    with pytest.raises(ValueError, match="~/x: there is no home folder for ~ here; write the whole path"):
-        sslbook.read_images("~/x")
 
 
 @pytest.mark.slow
