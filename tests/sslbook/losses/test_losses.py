@@ -42,7 +42,6 @@ def printed_nce(epsilon: float) -> Loss:
 
 
 FORMULAS: dict[str, tuple[Loss, Loss]] = {
-    "simple": (simple, lambda p, n: p - n.mean(-1)),
     "simple, beta": (partial(simple, beta=-0.4), lambda p, n: 0.6 * p - n.mean(-1)),
     "soft_triplet": (
         partial(soft_triplet, temperature=TAU, margin=MARGIN),
