@@ -100,6 +100,9 @@ def test_constant_units_are_uncorrelated() -> None:
     found = exact.latent_correlations(tree, net)
     assert found[0].abs().max() == 0
     assert found[2].abs().max() > 0.1
+    net.weights[2].zero_()
+    net.biases[2].fill_(0.3)
+    assert exact.latent_correlations(tree, net)[2].abs().max() == 0
 
 
 def connections(world: Listed, d: int, k: int) -> Tensor:
