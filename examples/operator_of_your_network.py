@@ -28,7 +28,7 @@ def main(count: int = 128) -> sslbook.CovarianceOperator:
     found = kept.top_eigenpairs(5)
 
     print(f"between images {kept.trace():.3g}, within augmentations {lost.trace():.3g}")
-    for value, filters in zip(found.values, found.directions(net[2].weight.shape), strict=True):
+    for value, filters in found:
         spread = torch.sum(filters * lost.apply(filters))
         print(f"a direction that is amplified at rate {value:.3g} varies within augmentations by {spread:.3g}")
     return kept

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sslchapters.instances import Residual
+from sslbook.operator.covariance import relative_gap
+from sslbook.operator.layer import open_layer, vec
 
 Make = Callable[[], nn.Module]
+TOL = 1e-12
+"""Both sides are sums of at most a thousand products in float64, and errors are measured against the batch's largest item."""
 
 
 def connections(net: nn.Module, layer: str, x: Tensor) -> Tensor:
@@ -46,20 +49,30 @@ def operator(k: Tensor, y: Tensor, *, inter: float, intra: float, xi: Tensor | N
     return total
 
 
-class Tokens(nn.Module):
-    """A block of attention on tokens ``(B, T, 5)``, with every branch a network of our time has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.norm = nn.Linear(5, 8), nn.LayerNorm(8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.down = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.up(input=x)
-        h = self.norm(x)
-        x = x + self.attention(h, h, h, need_weights=False)[0]
-        return self.down(nn.functional.gelu(x)).mean(1)
+def require_right(
+    net: nn.Module, layer: str, x: Tensor, plain: Callable[[nn.Module], nn.Module] = lambda net: net
+) -> None:
+    """All that an opened layer computes is that of the plain Jacobian; plain: makes the same network without parametrisations."""
+    opened, net = open_layer(net, layer, x), plain(net)
+    k = connections(net, layer, x)
+    draw, weight, output = torch.Generator().manual_seed(2), opened.weight, opened.output
+    directions = torch.randn(2, *weight.shape, generator=draw, dtype=weight.dtype)
+    cotangents = torch.randn(2, *output.shape, generator=draw, dtype=weight.dtype)
+    forward, backward = opened.jvp(directions), opened.vjp(cotangents)
+    first, pulled = cotangents[0], [torch.einsum("bno,bo->n", k, each) for each in cotangents]
+    for found, wanted in (
+        (opened.weight, net.get_submodule(layer).weight),
+        (opened.output, net(x).detach().flatten(1)),
+        (opened.connections(), k),
+        *((forward[i], k.mT @ vec(directions[i])) for i in range(2)),
+        *((vec(backward[i]), pulled[i]) for i in range(2)),
+        (opened.jvp(directions[0]), forward[0]),
+        (vec(opened.vjp(first)), pulled[0]),
+        (opened.kernel()(first), torch.einsum("ano,bnp,bp->ao", k, k, first)),
+        (opened.sample_gradients(first), torch.einsum("bno,bo->bn", k, first)),
+    ):
+        assert relative_gap(found, wanted) < TOL
+    assert opened.jacobian().shape == (len(x), output.shape[1], opened.preactivation[0].numel())
 
 
 def worn(net: nn.Module) -> nn.Module:
@@ -72,7 +85,6 @@ def worn(net: nn.Module) -> nn.Module:
 
 
 NETS: dict[str, tuple[Make, tuple[int, ...]]] = {
-    "one layer": (lambda: nn.Sequential(nn.Linear(4, 3)), (4,)),
     "conv1d, stride, groups": (
         lambda: nn.Sequential(nn.Conv1d(4, 6, 3, 2, 1, groups=2), nn.ReLU(), nn.Conv1d(6, 2, 2), nn.Flatten()),
         (4, 9),
@@ -122,17 +134,6 @@ NETS: dict[str, tuple[Make, tuple[int, ...]]] = {
         ),
         (1, 4, 4),
     ),
-    "residual": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 3, padding=1),
-            Residual(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 3, 1))),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-        ),
-        (1, 4, 4),
-    ),
-    "tokens": (lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Flatten()), (6, 4)),
-    "attention": (Tokens, (4, 5)),
     "transformer": (
         lambda: nn.Sequential(
             nn.Linear(5, 8), nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), nn.Flatten(), nn.Linear(32, 2)

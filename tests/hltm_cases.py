@@ -1,15 +1,9 @@
-"""Latent trees of many shapes, and the losses and correlations of networks as they are defined."""
+"""The losses and correlations of networks on latent trees as they are defined."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-from sslbook.trees.latent import LatentTree, random_categorical
-from sslchapters.hltm import theory
-
-SHAPES = [((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 1)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (3,)), ((3, 3, 3), (2, 2))]
-BRANCHINGS = [(2, 2, 2), (3, 2), (2,), (1, 3, 2), (2, 2)]
 
 
 def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
@@ -19,15 +13,6 @@ def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
     distances = far.sum(2) / 2 if loss.startswith("printed") else far.mean((2, 3))[..., None]
     chosen = (-distances / tau).softmax(0)[0]  # the chance that the positive is taken for the anchor's own
     return -(chosen.log() if loss in ("printed", "released, logarithm") else chosen).mean(1)
-
-
-def constructed(kind: str, seeds: list[int], shape: int) -> LatentTree:
-    values, branching = SHAPES[shape % len(SHAPES)]
-    if kind == "categorical":
-        return random_categorical(seeds, values, branching)
-    if kind == "regularized":
-        return theory.random_regularized(seeds, values, branching)
-    return theory.random_symmetric(seeds, 1 + shape % 3, -0.5)
 
 
 def correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:

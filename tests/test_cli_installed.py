@@ -21,14 +21,7 @@ ROOT = find_book(Path(__file__).resolve().parents[1]).root
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WITHOUT = """
 import sys
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-    def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in {absent} else self.finder.find_spec(name, path, target)
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+sys.modules.update(dict.fromkeys({absent}))  # to import None is an ImportError
 from sslbook import cli
 sys.argv[0] = "sslbook"
 sys.exit(cli.main(sys.argv[1:]))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,9 +40,7 @@ def test_an_example_is_short_says_how_it_is_run_and_uses_what_is_promised(path: 
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "sslbook":
             assert node.attr in OFFERED
         assert not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("sslbook")
-    done = subprocess.run([sys.executable, str(path), "--help"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert f"python examples/{path.name}" in done.stdout.replace("\n", " ").replace("  ", " ")
+    assert f"python examples/{path.name}" in ast.get_docstring(ast.parse(text))
 
 
 def test_the_operator_of_your_network() -> None:

@@ -60,7 +60,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load_run": (partial(sslbook.load_run, backbone=BACKBONE), {"folder": "no such folder"}),
     "mlp": (sslbook.mlp, {"widths": (4,)}),
     "pair_distances": (sslbook.pair_distances, {"z1": X, "z2": X[:, :2]}),
-    "partials": (partial(sslbook.partials, **DISTANCES), {"loss_fn": lambda a, b: None}),
+    "partials": (partial(sslbook.partials, sslbook.info_nce, X[:, 0]), {"r_neg": X[:, 0]}),
     "pretrain": (partial(sslbook.pretrain, PIXELS, BACKBONE), {"method": "simlcr"}),
     "random_categorical": (partial(sslbook.random_categorical, (0,), (2, 2)), {"branching": (0,)}),
     "random_view": (partial(sslbook.random_view, pipeline=PIPELINE), {"pixels": X}),

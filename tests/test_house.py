@@ -28,11 +28,11 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_766,
-    "sslchapters": 17_230,
+    "sslbook": 8_620,
+    "sslchapters": 17_228,
     "bookbuild": 3_195,
     "benchmarks": 486,
-    "tests": 12_051,
+    "tests": 11_624,
     "tools": 595,
 }
 """Lines of Python, which may only fall."""

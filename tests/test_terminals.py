@@ -60,7 +60,7 @@ def begun(line: tuple[str, ...], folder: Path, **more: object) -> subprocess.Pop
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **more}
     usual = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{usual}; runpy.run_module('sslbook', run_name='__main__')", *line]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "", "SSLBOOK_COMMIT": "0" * 40}
     return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
 
 
@@ -104,38 +104,23 @@ The gap is {glue:text}`gap:.1e`.
 """
 
 
-def building(root: Path, *command: str) -> subprocess.Popen[str]:
-    """A command in a folder of its own for temporary files, by which each of its processes is known."""
-    ours = ("SSLBOOK_", "PYTEST_", "COV_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "SSLBOOK_TESTS_OUTSIDE"}
-    own = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
-    own |= {"TMPDIR": f"{root}.tmp", "SSLBOOK_COMMIT": "0" * 40}
-    Path(own["TMPDIR"]).mkdir(exist_ok=True)
-    line, pipe = [sys.executable, "-m", "sslbook", *command, "--processes", "1"], subprocess.PIPE
-    return subprocess.Popen(line, cwd=root, env=kept | own, text=True, stdout=pipe, stderr=subprocess.STDOUT)
-
-
-def built(root: Path, *command: str) -> None:
-    said = (process := building(root, *command)).communicate(timeout=600)[0]
-    assert process.returncode == 0, said
-
-
-def changed(root: Path) -> Path:
-    """A book that is built, and whose chapter has changed since."""
-    for value in ("1e-15", "2e-15"):
-        make_book(root, good=CHAPTER % value)
-        (root / "_toc.yml").write_text("format: jb-book\nroot: chapters/good\nchapters: [{file: chapters/ledger}]\n")
-        if value == "1e-15":
-            (root / "data/functions.yml").write_text("{}\n")
-            shutil.copy(ROOT / "_config.yml", root)
-            shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
-            built(root, "regression", "--update")
-            built(root, "build")
+def written(root: Path, value: str) -> Path:
+    """A small book, whose chapter gives this number."""
+    make_book(root, good=CHAPTER % value)
+    (root / "_toc.yml").write_text("format: jb-book\nroot: chapters/good\nchapters: [{file: chapters/ledger}]\n")
+    (root / "data/functions.yml").write_text("{}\n")
+    shutil.copy(ROOT / "_config.yml", root)
+    shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
     return root
 
 
-def numbers(root: Path) -> dict[str, Any]:
+def built(root: Path, *command: str) -> dict[str, Any]:
     """What a built book says: the chapter's executed cells, without their times, and its page."""
+    process = begun((*command, "--processes", "1"), root)
+    said = process.communicate(timeout=600)[0]
+    assert process.returncode == 0, said
+    if command != ("build",):
+        return {}
     notebook = json.loads(next(root.glob("_build/**/good.ipynb")).read_text())
     page = (root / "_build/html/chapters/good.html").read_text()
     return {"cells": [[cell["source"], cell.get("outputs")] for cell in notebook["cells"]], "page": page}
@@ -145,24 +130,22 @@ def numbers(root: Path) -> dict[str, Any]:
 @pytest.mark.long
 def test_what_is_killed_and_called_again_ends_as_undisturbed(tmp_path: Path) -> None:
     """And nobody is left who works."""
-    root = changed(tmp_path / "killed/book")
+    root = written(tmp_path / "killed/book", "1e-15")
+    built(root, "regression", "--update")
+    built(root, "build")
     reference = shutil.copytree(root, tmp_path / "undisturbed/book")
     begin = time.monotonic()
-    built(reference, "build")
+    wanted = built(written(reference, "2e-15"), "build")
     seconds, draw, killed = time.monotonic() - begin, random.Random(0), 0
-    for _ in range(12):
-        with building(root, "build") as process:
-            try:
-                process.wait(seconds * draw.random())
-            except subprocess.TimeoutExpired:
-                process.kill()
+    for attempt in range(12):
+        process = begun(("build", "--processes", "1"), written(root, f"{3 + attempt}e-15"))
+        time.sleep(seconds * draw.random())
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.communicate()
         killed += process.returncode == -signal.SIGKILL
-        left = [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("TMPDIR") == f"{root}.tmp"]
-        assert psutil.wait_procs(left, timeout=10)[1] == []
+        assert psutil.wait_procs(workers, timeout=10)[1] == []
         if killed == 3:
             break
-        if process.returncode == 0:  # it was faster
-            changed(root)
     assert killed == 3
-    built(root, "build")
-    assert numbers(root) == numbers(reference)
+    assert built(written(root, "2e-15"), "build") == wanted

@@ -26,17 +26,36 @@ from sslbook.losses.pairs import cross_distances, unit
 
 
 @anywhere
-def info_nce(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
+def info_nce(
+    z: Tensor,
+    *,
+    temperature: float,
+    normalize: bool = True,
+    classes: Tensor | None = None,
+    without_positives: bool = False,
+) -> Tensor:
     r""":math:`\mathrm{mean}_{a, p} \; r_{ap}/\tau + \log \sum_{b \ne a} e^{-r_{ab}/\tau}`, ``p`` the other views of ``a``'s sample.
 
     Each of the ``N V`` views is an anchor, all ``N V - 1`` others stand in its denominator [chen2020simclr].  For ``V = 2`` it is
     ``contrastive(z1, z2, temperature=...)`` of :mod:`sslbook.losses.pairs`, SimCLR's loss; ``normalize=False`` is that function's,
-    too: half squared distances of the outputs as they are.
+    too: half squared distances of the outputs as they are, instead of divided by their norms.
+
+    classes: of the samples, ``(N,)`` or ``(..., N)``; by default, each is its own.  The other views of an anchor's class are its
+    positives.  without_positives: the sum over ``b`` leaves them out.
     """
-    return _entropy(z, temperature, normalize)
+    require_views(z)
+    classes = torch.arange(z.shape[-3], device=z.device) if classes is None else classes
+    rows = (unit(z) if normalize else z).flatten(-3, -2)
+    rows = rows - rows.detach().mean(-2, keepdim=True)  # changes no distance: see pair_distances
+    r = cross_distances(rows, rows)
+    of_rows = classes.repeat_interleave(z.shape[-2], dim=-1)
+    same = of_rows[..., :, None] == of_rows[..., None, :]
+    other = ~torch.eye(same.shape[-1], dtype=torch.bool, device=z.device)
+    positive, against = same & other, ~same if without_positives else other
+    share = positive.to(r.dtype) / positive.sum(-1, keepdim=True)
+    return pairs.info_nce((share * r).sum(-1), r.masked_fill(~against, math.inf), temperature, epsilon=0).mean(-1)
 
 
-@anywhere
 def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
     r"""info_nce whose positives are all views of all samples of the anchor's class: :math:`L_\text{out}` of [khosla2020].
 
@@ -46,38 +65,16 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, nor
     """
     require_tensor("integer", labels=labels)
     labels = labels.long()  # PyTorch compares few of the unsigned types
-    return _entropy(z, temperature, normalize, labels).masked_fill((labels < 0).any(-1), math.nan)
+    loss = info_nce(z, temperature=temperature, normalize=normalize, classes=labels)
+    return loss.masked_fill((labels < 0).any(-1), math.nan)
 
 
-@anywhere
 def decoupled(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
     r""":math:`\mathrm{mean}_{a, p} \; r_{ap}/\tau + \log \sum_b e^{-r_{ab}/\tau}`, ``b`` the views of other samples than ``a``'s.
 
     That is :func:`info_nce` without the positives in the denominator, that of distances with ``epsilon = 0`` (DCL, [yeh2022]).
     """
-    return _entropy(z, temperature, normalize, without_positives=True)
-
-
-def _entropy(
-    z: Tensor, temperature: float, normalize: bool, classes: Tensor | None = None, *, without_positives: bool = False
-) -> Tensor:
-    r"""Return the mean over anchors ``a`` and positives ``p`` of :math:`r_{ap}/\tau + \log \sum_b e^{-r_{ab}/\tau}`, ``(...,)``.
-
-    classes: of the samples, ``(N,)`` or ``(..., N)``; by default, each is its own.  Views of one are positives.  ``b`` are
-    all other views, or those of other classes ``without_positives``.  r: half squared distances of the outputs, divided by their
-    norms if ``normalize``, about the batch's mean, which changes none of them (see :func:`sslbook.losses.pairs.pair_distances`).
-    """
-    require_views(z)
-    classes = torch.arange(z.shape[-3], device=z.device) if classes is None else classes
-    rows = (unit(z) if normalize else z).flatten(-3, -2)
-    rows = rows - rows.detach().mean(-2, keepdim=True)
-    r = cross_distances(rows, rows)
-    of_rows = classes.repeat_interleave(z.shape[-2], dim=-1)
-    same = of_rows[..., :, None] == of_rows[..., None, :]
-    other = ~torch.eye(same.shape[-1], dtype=torch.bool, device=z.device)
-    positive, against = same & other, ~same if without_positives else other
-    share = positive.to(r.dtype) / positive.sum(-1, keepdim=True)
-    return pairs.info_nce((share * r).sum(-1), r.masked_fill(~against, math.inf), temperature, epsilon=0).mean(-1)
+    return info_nce(z, temperature=temperature, normalize=normalize, without_positives=True)
 
 
 @anywhere
@@ -187,15 +184,7 @@ def of_two_views(z: Tensor, *, loss: str, **params: Any) -> Tensor:
     return pairs.contrastive(first, second, loss, **params)
 
 
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    **{name: partial(of_two_views, loss=name) for name in pairs.OF_DISTANCES},
-    "info_nce": info_nce,
-    "supervised_contrastive": supervised_contrastive,
-    "decoupled": decoupled,
-    "clip": clip,
-    "sigmoid_pairs": sigmoid_pairs,
-    "spectral_contrastive": spectral_contrastive,
-    "barlow_twins": barlow_twins,
-    "vicreg": vicreg,
-}
+WHOLE = (info_nce, supervised_contrastive, decoupled, clip, sigmoid_pairs, spectral_contrastive, barlow_twins, vicreg)
+LOSSES: dict[str, Callable[..., Tensor]] = {name: partial(of_two_views, loss=name) for name in pairs.OF_DISTANCES}
+LOSSES |= {loss.__name__: loss for loss in WHOLE}
 """All losses of the library by name, functions of ``z (..., N, V, D)`` and of their own keywords: the operators' registry."""

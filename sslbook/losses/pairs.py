@@ -86,12 +86,13 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     # it keeps a large common component from cancelling away the digits of the Gram matrix.
     mean = 0.5 * (z1 + z2).detach().mean(-2, keepdim=True)
     z1, z2 = z1 - mean, z2 - mean
-    if negatives != "both_views":
-        return PairDistances(pos, _off_diagonal(cross_distances(z1, z2 if negatives == "other_view" else z1)))
-    z = torch.cat([z1, z2], dim=-2)
-    blocks = cross_distances(z, z).reshape(*z.shape[:-2], 2, n, 2, n)  # by view and sample of each side
-    neg = _off_diagonal(blocks.movedim(-2, -3)).movedim(-3, -2)  # (..., 2, N, 2, N - 1)
-    return PairDistances(torch.cat([pos, pos], dim=-1), neg.flatten(-2).flatten(-3, -2))
+    if negatives == "both_views":
+        pos, z1 = torch.cat([pos, pos], dim=-1), torch.cat([z1, z2], dim=-2)
+    distances = cross_distances(z1, z2 if negatives == "other_view" else z1)
+    square = distances.unflatten(-1, (-1, n)).unflatten(-3, (-1, n)).movedim(-2, -3)  # (..., view, view, N, N)
+    # A sample with itself is every (N + 1)-st entry: the first is dropped, and the rest cut into N - 1 rows that end in one.
+    others = square.flatten(-2)[..., 1:].unflatten(-1, (n - 1, n + 1))[..., :-1].flatten(-2).unflatten(-1, (n, n - 1))
+    return PairDistances(pos, others.movedim(-3, -2).flatten(-2).flatten(-3, -2))
 
 
 def unit(z: Tensor) -> Tensor:
@@ -110,16 +111,6 @@ def cross_distances(a: Tensor, b: Tensor) -> Tensor:
     """
     half_norms = 0.5 * a.square().sum(-1)[..., :, None] + 0.5 * b.square().sum(-1)[..., None, :]
     return half_norms - a @ b.mT
-
-
-def _off_diagonal(square: Tensor) -> Tensor:
-    """Return the rows of ``(..., N, N)`` without their diagonal entry, in order: ``(..., N, N - 1)``.
-
-    The diagonal is every (N + 1)-st entry: the first is dropped, and the rest cut into N - 1 rows of N + 1, whose last is diagonal.
-    """
-    n = square.shape[-1]
-    tail = square.flatten(-2)[..., 1:].reshape(*square.shape[:-2], n - 1, n + 1)
-    return tail[..., :-1].reshape(*square.shape[:-1], n - 1)
 
 
 def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
@@ -214,7 +205,6 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None 
     ``temperature``, τ, is required except for simple.  Any shape; the result has the shape of ``r``.
     Raises ValueError for a temperature or a margin that the loss has no use for.
     """
-    require_tensor("floating", r=r)
     require_one_of("loss", loss, ("simple", "soft_triplet", "info_nce"))  # those of Theorem 2
     unused = {"margin": loss != "soft_triplet" and margin, "temperature": loss == "simple" and temperature}
     if names := [name for name, number in unused.items() if number]:
@@ -240,17 +230,12 @@ def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: 
     leaves = (r_pos.detach().clone().requires_grad_(), r_neg.detach().clone().requires_grad_())
     with default_device_of(r_pos):
         losses = loss_fn(*leaves)
-    require_tensor("floating", **{"what loss_fn returns": losses})
     pos, neg = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
     return Partials(pos, neg)
 
 
 OF_DISTANCES: dict[str, Callable[..., Tensor]] = {
-    "simple": simple,
-    "soft_triplet": soft_triplet,
-    "quadratic": quadratic,
-    "exact": exact,
-    "info_nce": info_nce,
+    loss.__name__: loss for loss in (simple, soft_triplet, quadratic, exact, info_nce)
 }
 """The losses of this module by name: functions of ``r_pos (...,)`` and ``r_neg (..., H)``, and of their own keywords."""
 
@@ -290,7 +275,6 @@ def contrastive(
 
 def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:
     """Raise ValueError where the shapes don't fit: by broadcasting, one anchor would silently stand for all."""
-    require_tensor("floating", r_pos=r_pos, r_neg=r_neg)
     if r_neg.shape[:-1] != r_pos.shape or r_neg.ndim != r_pos.ndim + 1 or not r_neg.shape[-1]:
         shapes = f"{tuple(r_pos.shape)} and {tuple(r_neg.shape)}"
         raise ValueError(f"r_neg must have the shape of r_pos and one more dimension, (..., H), H >= 1, got {shapes}")

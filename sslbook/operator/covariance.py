@@ -29,9 +29,9 @@ from sslbook._ambient import anywhere, default_device_of, methods_anywhere, warn
 from sslbook._check import counted, require_number, require_one_of, require_whole
 from sslbook.losses.batch import LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
-from sslbook.operator.eigen import EigenPairs, Estimate, lanczos, rayleigh_ritz
+from sslbook.operator.eigen import EigenPairs, Estimate, lanczos
 from sslbook.operator.frozen import frozen, in_full
-from sslbook.operator.layer import OpenedLayer, numbers, open_views, unvec, vec
+from sslbook.operator.layer import OpenedLayer, numbers, open_layer, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, is_symmetric
 
 
@@ -89,25 +89,22 @@ class CovarianceOperator:
         given = torch.as_tensor(vectors).to(self.opened.weight)
         return self.matvec(given) if given.ndim == 1 else self.matmat(given)
 
-    def apply(self, direction: Tensor) -> Tensor:
-        """Apply ``OP`` to one direction in the weight's shape, or to several, ``(k, *shape)``; the result has the same shape.
+    def apply(self, direction: Tensor, *, transposed: bool = False) -> Tensor:
+        r"""Apply ``OP`` to one direction in the weight's shape, or to several, ``(k, *shape)``; the result has the same shape.
 
-        It costs one JVP, one mixing of the views, and one VJP, through the network above the layer.
+        It costs one JVP, one mixing of the views, and one VJP, through the network above the layer.  transposed: apply
+        :math:`OP^T` instead.  With :math:`OP = K M K^T` this is :math:`K M^T K^T`: the views alone are mixed otherwise.
         """
-        return self.opened.vjp(self._mixed(self.opened.jvp(direction)))
+        return self.opened.vjp(self._mixed(self.opened.jvp(direction), transposed=transposed))
 
     def matvec(self, vector: Tensor) -> Tensor:
         """Return ``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
         return vec(self.apply(unvec(vector, self.opened.weight.shape)))
 
     def matmat(self, matrix: Tensor, *, transposed: bool = False) -> Tensor:
-        """Return ``OP M``, or ``OP^T M`` if ``transposed``, for ``M`` of shape ``(size, k)``, in one batched pass.
-
-        With :math:`OP = K C K^T` its transpose is :math:`K C^T K^T`: the views alone are mixed otherwise, at the same cost.
-        """
+        """Return ``OP M``, or ``OP^T M`` if ``transposed``, for ``M`` of shape ``(size, k)``, in one batched pass."""
         directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
-        found = self.opened.vjp(self._mixed(self.opened.jvp(directions), adjoint=transposed))
-        return torch.stack([vec(out) for out in found], dim=1)
+        return torch.stack([vec(found) for found in self.apply(directions, transposed=transposed)], dim=1)
 
     def update(self) -> Tensor:
         r"""Return ``OP vec(W)`` in the weight's shape, the paper's update (Eq. 3) for outputs of degree 1 in the layer.
@@ -115,8 +112,8 @@ class CovarianceOperator:
         Warns if the step differs by more than 1 % (rounding is far below) because of a bias, a parallel path or a degree other
         than 1; then use :meth:`exact_update`.
         """
-        linear, output = self.opened.jvp(self.opened.weight), self.opened.output
-        if bool(linear.any() | output.any()) and (gap := relative_gap(linear, output)) > 0.01:
+        linear = self.opened.jvp(self.opened.weight)
+        if (gap := relative_gap(linear, self.opened.output)) > 0.01:
             warn(
                 f"the outputs aren't K^T vec(W) of layer {self.opened.name!r}, as OP vec(W) supposes: they differ by {gap:.0%} "
                 "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same"
@@ -133,14 +130,12 @@ class CovarianceOperator:
         """
         return self.opened.vjp(self._mixed(self.opened.output))
 
-    def euler_gap(self, degree: float = 1.0) -> float:
-        r"""Return the largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population.
+    def euler_gap(self) -> float:
+        r"""Return the largest :math:`\|K_l^T vec(W_l) - f_L\| / \max \|f_L\|` over the population.
 
-        Here :math:`\kappa` is the argument ``degree``.  The gap is 0 where Theorem 1 applies, and where both sides are zero,
-        as with a head that starts at zero.
+        It is 0 where Theorem 1 applies, and where both sides are zero, as with a head that starts at zero.
         """
-        linear = self.opened.jvp(self.opened.weight)
-        output = require_number("degree", degree, above=0) * self.opened.output
+        linear, output = self.opened.jvp(self.opened.weight), self.opened.output
         return relative_gap(linear, output) if bool(linear.any() | output.any()) else 0.0
 
     def trace(self, samples: int | None = None, *, seed: int = 0) -> Estimate:
@@ -163,7 +158,7 @@ class CovarianceOperator:
         True
         """
         opened, below = self.opened, self.opened.below
-        if samples is not None and require_whole("samples", samples, least=4) < self.shape[0]:
+        if samples is not None and samples < self.shape[0]:
             return self._estimated_trace(samples, seed)
         by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= self.shape[0]
         gradients = opened.pulled_back if by_views else opened.sample_gradients
@@ -202,42 +197,63 @@ class CovarianceOperator:
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.
 
-        Lanczos' method (ARPACK) finds them up to ``tol``.  If ``C`` is positive and ``N V n_L`` is below the number of
-        weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For at most ``4 k + 32`` weights,
-        the matrix is formed.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
+        Lanczos' method (ARPACK) finds them up to ``tol``, at least a few units of rounding.  If ``C`` is positive and
+        ``N V n_L`` is below the number of weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For
+        at most ``4 k + 32`` weights, the matrix is formed.  Whichever way the eigenvectors are found, what is returned are the
+        best pairs in their span (Rayleigh and Ritz), in float64, since single-precision sums over a million weights lose three
+        digits.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
-        return self._eigenpairs(k, tol, seed)
+        opened, size = self.opened, self.shape[0]
+        if not self.symmetric:
+            raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
+        k = require_whole("k", k, least=1, most=size)
+        few, tol = 4 * k + 32, max(tol, 4 * torch.finfo(self.dtype).eps)
+        root = self.mixing.root(*self.population) if few < opened.output.numel() < size else None
+        if size <= few:
+            basis = torch.linalg.eigh(self.dense())[1].flip(1)[:, :k]
+        elif opened.copies == len(opened.weight) > 1:
+            basis = self._of_one_output(k, tol, seed)
+        elif root is not None:
+            basis = self._through_views(root, k, tol, seed)
+        else:
+            basis = lanczos(self.matvec, opened.weight, k, tol=tol, seed=seed)
+
+        basis = torch.linalg.qr(basis.double())[0]
+        image = self.matmat(basis.to(self.dtype)).double()
+        small = basis.T @ image
+        values, turn = (part.flip(-1) for part in torch.linalg.eigh(0.5 * (small + small.T)))
+        vectors = basis @ turn
+        residuals = (image @ turn - vectors * values).norm(dim=0) / values.abs().clamp_min(torch.finfo(self.dtype).tiny)
+        values, vectors, residuals = (part.to(self.dtype) for part in (values, vectors, residuals))
+        return EigenPairs(values, vectors, residuals, tuple(opened.weight.shape), opened.copies)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
-        found = self._eigenpairs(k, tol, seed, sign=-1)
+        c = self.mixing
+        opposite = PairMixing(-c.matrix) if isinstance(c, PairMixing) else Mixing(-c.inter, -c.intra, c.weights)
+        found = replace(self, mixing=opposite).top_eigenpairs(k, tol=tol, seed=seed)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
-        """Return a ``LinearOperator`` of ``scipy.sparse.linalg``, for NumPy vectors of any number type.
-
-        Its products have the weight's dtype, or the corresponding complex dtype for a complex vector.
-        """
+        """Return a ``LinearOperator`` of ``scipy.sparse.linalg``, for real NumPy vectors; its products have the weight's dtype."""
         real = np.dtype(torch.finfo(self.dtype).dtype)
 
         def multiply(given: np.ndarray, transposed: bool = False) -> np.ndarray:
-            parts = (given.real, given.imag) if np.iscomplexobj(given) else (given,)  # the matrix is real
-            vectors = (torch.from_numpy(part.reshape(len(given), -1).astype("f8")) for part in parts)
-            found = [self.matmat(v.to(self.opened.weight), transposed=transposed).cpu().numpy() for v in vectors]
-            return (found[0] + 1j * found[1] if len(found) > 1 else found[0]).reshape(given.shape)
+            vectors = torch.from_numpy(given.reshape(len(given), -1).astype("f8")).to(self.opened.weight)
+            return self.matmat(vectors, transposed=transposed).cpu().numpy().reshape(given.shape)
 
         adjoint = partial(multiply, transposed=True)
         return LinearOperator(self.shape, multiply, adjoint, multiply, real, adjoint)
 
-    def _mixed(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
+    def _mixed(self, u: Tensor, *, transposed: bool = False) -> Tensor:
         r"""Apply what stands between the connections, ``M`` of ``OP = K M K^T``, to a field ``(B, n_L)``, or ``(k, B, n_L)``.
 
         It is ``C``; under normalisation :math:`M_{ab} = C_{ab} P^\perp_{f_a} / (\|f_a\| \|f_b\|)` (Eq. 56), since a step along an
-        output moves no direction.  adjoint: ``M^T``.
+        output moves no direction.  transposed: ``M^T``.
         """
-        u = self._scaled(u, tangential=adjoint)
-        mixed: Tensor = self.mixing(u.movedim(-2, 0).unflatten(0, self.population), adjoint=adjoint)
-        return self._scaled(mixed.flatten(0, 1).movedim(0, -2), tangential=not adjoint)
+        u = self._scaled(u, tangential=transposed)
+        mixed: Tensor = self.mixing(u.movedim(-2, 0).unflatten(0, self.population), transposed=transposed)
+        return self._scaled(mixed.flatten(0, 1).movedim(0, -2), tangential=not transposed)
 
     def _scaled(self, u: Tensor, *, tangential: bool = False) -> Tensor:
         r"""Under normalisation a field divided by the outputs' norms, first without its part along them if ``tangential``."""
@@ -248,31 +264,7 @@ class CovarianceOperator:
             u = u - (u * unit).sum(-1, keepdim=True) * unit
         return u / self._norm
 
-    def _eigenpairs(self, k: int, tol: float, seed: int, sign: int = 1) -> EigenPairs:
-        """The ``k`` largest eigenpairs of ``sign * OP``, by one of the three ways of :meth:`top_eigenpairs`.
-
-        A tolerance below a few units of rounding is raised to these: below them, float32 gains nothing.
-        """
-        opened, size = self.opened, self.shape[0]
-        if not self.symmetric:
-            raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
-        k = require_whole("k", k, least=1, most=size)
-        few = 4 * k + 32
-        tol = max(tol, 4 * torch.finfo(self.dtype).eps)
-        root = self.mixing.root(*self.population) if sign > 0 and few < opened.output.numel() < size else None
-        if size <= few:
-            basis = torch.linalg.eigh(sign * self.dense())[1].flip(1)[:, :k]
-        elif opened.copies == len(opened.weight) > 1:
-            basis = self._of_one_output(k, tol, seed, sign)
-        elif root is None:
-            product = lambda v: sign * self.matvec(v)  # noqa: E731
-            basis = lanczos(product, opened.weight, k, tol=tol, seed=seed)
-        else:
-            basis = self._through_views(root, k, tol, seed)
-        found = rayleigh_ritz(lambda columns: sign * self.matmat(columns), basis, tuple(opened.weight.shape))
-        return replace(found, copies=opened.copies)
-
-    def _of_one_output(self, k: int, tol: float, seed: int, sign: int) -> Tensor:
+    def _of_one_output(self, k: int, tol: float, seed: int) -> Tensor:
         r"""The ``k`` leading eigenvectors where :math:`OP = A \otimes 1`, in a last layer: those of ``A``, once for each output.
 
         Lanczos' method on the whole would miss some of these copies, and find lesser eigenvectors in their place.
@@ -283,17 +275,17 @@ class CovarianceOperator:
         def product(row: Tensor) -> Tensor:
             only = torch.zeros_like(weight)
             only[0] = row.view_as(weight[0])
-            return sign * self.apply(only)[0].flatten()
+            return self.apply(only)[0].flatten()
 
         if inputs <= 4 * count + 32:
             eye = torch.eye(inputs, dtype=weight.dtype, device=weight.device)
             rows = torch.linalg.eigh(torch.stack([product(row) for row in eye]))[1].flip(1)[:, :count]
         else:
             rows = lanczos(product, weight[0], count, tol=tol, seed=seed)
-        outputs = torch.eye(copies, dtype=weight.dtype, device=weight.device)
-        return torch.cat(
-            [torch.kron(row[:, None], outputs[:, : k - n * copies]) for n, row in enumerate(rows.T)], dim=1
-        )
+        basis = rows.new_zeros(inputs, copies, k)
+        for j in range(k):
+            basis[:, j % copies, j] = rows[:, j // copies]
+        return basis.flatten(0, 1)
 
     def _through_views(self, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
         r"""The ``k`` leading eigenvectors, ``(size, k)``, as :math:`B u` of those of :math:`B^T B`, which are fields on the views.
@@ -380,15 +372,19 @@ def covariance_operator(
     if unused := [name for name, value in given.items() if value is not None and name not in takes]:
         raise ValueError(f"loss={loss!r:.60} has no use for {' and '.join(unused)}")
 
-    # first: a network that couples must not see clean
-    opened, population = open_views(net, layer, views, averaged="normalize" in takes)
+    seen, samples = numbers(net, layer, views), numbers(net, layer, clean)
+    if seen.ndim < 3:
+        raise ValueError(f"views must have shape (samples, views, ...), got {tuple(seen.shape)}")
+    population = (seen.shape[0], seen.shape[1])
+    if "normalize" in takes and population[1] == 1:
+        warn("views hold one view of each sample: nothing varies within a sample, and no augmentation is averaged over")
+    opened = open_layer(net, layer, seen.flatten(0, 1))  # before clean: a network that couples samples must not see it
     if loss == "simple":
         return CovarianceOperator(opened, population, Mixing(inter=1.0, intra=-beta), normalize)
     if isinstance(loss, str) and "clean" in takes:
-        wanted, samples = tuple(views[:, 0].shape), numbers(net, layer, clean)
-        if samples is None or samples.shape != wanted:
+        if samples is None or samples.shape != seen[:, 0].shape:
             got = None if samples is None else tuple(samples.shape)
-            raise ValueError(f"clean must hold one sample for each row of views, {wanted}, got {got}")
+            raise ValueError(f"clean must hold one sample for each row of views, {tuple(seen[:, 0].shape)}, got {got}")
         tau = require_number("temperature", temperature, above=0)
         xi = pair_weights(net, samples, loss=loss, temperature=tau, margin=margin, normalize=normalize)
         return CovarianceOperator(opened, population, Mixing(weights=xi), normalize, of=loss)
@@ -400,7 +396,6 @@ def covariance_operator(
     return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
 
 
-@with_gradients
 def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor | np.ndarray) -> CovarianceOperator:
     r"""Return :math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9).
 
@@ -412,7 +407,7 @@ def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor | np.nd
     >>> sslbook.intra_operator(net, "0", sample.expand(4, 3, 4)).trace() < 1e-14  # three views that are alike
     True
     """
-    return CovarianceOperator(*open_views(net, layer, views), Mixing(inter=0.0, intra=1.0))
+    return replace(covariance_operator(net, layer, views), mixing=Mixing(inter=0.0, intra=1.0))
 
 
 @anywhere

@@ -66,54 +66,40 @@ class EigenPairs:
     values: Tensor
     vectors: Tensor
     residuals: Tensor
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int, ...]
     copies: int = 1
 
     def __repr__(self) -> str:
         values = ", ".join(f"{value:.3g}" for value in self.values.tolist())
-        return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e}{self._repeated})"
+        last = f"; each value comes {self.copies} times, once an output" * (self.copies > 1)
+        return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e}{last})"
 
     def __iter__(self) -> Iterator[tuple[float, Tensor]]:
         return zip(self.values.tolist(), self.directions(), strict=True)
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def _repeated(self) -> str:
-        return f"; a last layer: each value comes {self.copies} times, once an output" * (self.copies > 1)
-
-    def directions(self, shape: tuple[int, ...] | None = None) -> Tensor:
-        """Return the eigenvectors in the weight's shape, ``(k, *shape)``.
-
-        shape: needed only if the pairs have none.  Raises ValueError for a shape that isn't the weight's.
-        """
-        wanted = self.shape or shape or ()
-        if (shape or wanted) != wanted or math.prod(wanted) != len(self.vectors):
-            raise ValueError(f"shape must be the shape of the layer's weight, {self.shape or 'unknown'}, got {shape}")
-        return torch.stack([unvec(v, wanted) for v in self.vectors.T])
+    def directions(self) -> Tensor:
+        """Return the eigenvectors in the weight's shape, ``(k, *shape)``."""
+        return torch.stack([unvec(v, self.shape) for v in self.vectors.T])
 
     def share(self, step: Tensor) -> float:
         r"""Return the share :math:`\|V^T vec(s)\|^2 / \|s\|^2` of a step's squared length in the eigenvectors' span.
 
-        step: a tensor in the weight's shape, such as its ``.grad``.  Raises ValueError for a zero step or another shape.
+        step: a tensor in the weight's shape, such as its ``.grad``.  Raises ValueError for another shape.
         """
-        if step.shape != (self.shape or step.shape) or step.numel() != len(self.vectors) or not step.any():
-            wanted = f"the shape of the layer's weight, {self.shape or 'unknown'}, and not be zero everywhere"
-            raise ValueError(f"step must have {wanted}, got {tuple(step.shape)}")
+        if step.shape != self.shape:
+            raise ValueError(f"step must have the shape of the layer's weight, {self.shape}, got {tuple(step.shape)}")
         whole = vec(step.detach()).to(self.vectors.device, torch.float64)
         return float((self.vectors.T.double() @ (whole / whole.norm())).square().sum())
 
-    def plot(self, shape: tuple[int, ...] | None = None, image: tuple[int, int, int] | None = None) -> Figure:
+    def plot(self, image: tuple[int, int, int] | None = None) -> Figure:
         """Draw, for each eigenvector as a matrix with a row per output, the input pattern with the largest response.
 
         This pattern is the matrix's first right singular vector.  Three input channels are shown as colours; any
         other number of channels are drawn side by side, all in one scale.
 
-        shape: the weight's shape, needed only if the pairs have none.
         image: the shape ``(C, H, W)`` of a linear layer's inputs; for a convolution, the kernel's shape is used.
         """
-        directions = self.directions(shape).cpu()
+        directions = self.directions().cpu()
         inputs = tuple(directions.shape[2:])
         channels = tuple(image or inputs)
         if len(channels) != 3 or math.prod(channels) != math.prod(inputs):
@@ -134,7 +120,7 @@ class EigenPairs:
             axes.set_title(f"{value:.3g}", fontsize=9)
             axes.set_axis_off()
         if self.copies > 1:
-            drawn.supxlabel(self._repeated.removeprefix("; "), fontsize=8)
+            drawn.supxlabel(f"a last layer: each value comes {self.copies} times, once an output", fontsize=8)
         return drawn
 
 
@@ -173,19 +159,3 @@ def lanczos(
             raise
         values, vectors = stopped.eigenvalues, stopped.eigenvectors
     return torch.from_numpy(vectors[:, np.argsort(values)[::-1]]).to(like)
-
-
-def rayleigh_ritz(product: Callable[[Tensor], Tensor], basis: Tensor, shape: tuple[int, ...]) -> EigenPairs:
-    r"""Return the best eigenpairs within the span of a basis ``(size, k)``, of any length and angles, with their residuals.
-
-    With an orthonormal basis ``Q`` these are the eigenpairs of :math:`Q^T OP Q`, which is one product with ``k`` columns.  It is
-    done in float64, since single-precision sums over a million weights lose three digits.
-    """
-    dtype = basis.dtype
-    basis = torch.linalg.qr(basis.double())[0]
-    image = product(basis.to(dtype)).double()
-    small = basis.T @ image
-    values, turn = (part.flip(-1) for part in torch.linalg.eigh(0.5 * (small + small.T)))
-    vectors = basis @ turn
-    residuals = (image @ turn - vectors * values).norm(dim=0) / values.abs().clamp_min(torch.finfo(dtype).tiny)
-    return EigenPairs(values.to(dtype), vectors.to(dtype), residuals.to(dtype), shape)

@@ -12,7 +12,6 @@ JVP and one product with :math:`K` one VJP through the layers *above* only.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,15 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from sslbook._ambient import (
-    WRAPPERS,
-    default_settings,
-    methods_anywhere,
-    unwrapped,
-    unwrapped_name,
-    warn,
-    with_gradients,
-)
+from sslbook._ambient import default_settings, methods_anywhere, unwrapped, unwrapped_name, with_gradients
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -75,18 +66,17 @@ def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
     """Return the linear or convolutional layer that ``layer`` names (dotted, as in ``named_modules``) or is, with its name.
 
     Names are also found without what compiled or parallel wrappers put into them.  Raises ValueError, with the names that there
-    are, for what is no part of the network, and for a part that has no operator, with the reason.
+    are, for all that isn't one of :func:`layers_of`.
     """
-    layers, why = layers_of(net), "isn't in the network"
-    for name, part in net.named_modules():
+    layers = layers_of(net)
+    for name, part in layers.items():
         if part is layer or (isinstance(layer, str) and unwrapped_name(name) == unwrapped_name(layer)):
-            if name in layers:
-                return name, layers[name]
-            why = f"is of {type(part).__name__}, a kind that has no operator"
-            if isinstance(part, Layer):
-                why = "has no operator: its parent never applies it, and uses its weights by itself"
+            return name, part
     there = ", ".join(map(repr, layers)) or "none"
-    raise ValueError(f"layer {layer!r:.60} {why}; the network's linear and convolutional layers are {there}")
+    raise ValueError(
+        f"layer {layer!r:.60} must be one of the network's linear and convolutional layers (but no projection that its "
+        f"parent applies by itself), which are {there}"
+    )
 
 
 @methods_anywhere
@@ -232,9 +222,7 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     >>> open_layer(net, "0", torch.ones(5, 3)).jvp(torch.ones(4, 3)).shape
     torch.Size([5, 2])
     """
-    if not isinstance(net := unwrapped(net), nn.Module):
-        raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
-    require_batch("x", x, 1, "inputs, ...")
+    net = unwrapped(net)
     name, module = find_layer(net, layer)
     net, x, given = frozen(net), in_full(x.detach()), module.weight.dtype
     for key, weight in net.get_submodule(name).named_parameters():
@@ -245,30 +233,6 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
         part, used, out = _open(net, name, x[few].flip(0), given)
     verify(opened, opened.output[few].flip(0), part, used, out)
     return opened
-
-
-def open_views(
-    net: nn.Module, layer: str | nn.Module, views: Any, averaged: bool = True
-) -> tuple[OpenedLayer, tuple[int, int]]:
-    """Open a layer on all views ``(N, V, ...)`` of all samples, sample by sample; with it comes ``(N, V)``.
-
-    averaged: over views, of which one is a warning.  Raises TypeError or ValueError for views without these axes, and for what
-    :func:`open_layer` refuses.
-    """
-    views = numbers(net, layer, views)
-    require_batch("views", views, 3, "samples, views, ...")
-    if averaged and views.shape[1] == 1:
-        warn("views hold one view of each sample: nothing varies within a sample, and no augmentation is averaged over")
-    try:
-        return open_layer(net, layer, views.flatten(0, 1)), (views.shape[0], views.shape[1])
-    except ValueError as error:
-        if not str(error).startswith("net can't take"):
-            raise
-        with contextlib.suppress(ValueError, TypeError):
-            open_layer(net, layer, views)
-            taken = f"views must have shape (samples, views, ...), and net takes these {tuple(views.shape)} as samples"
-            error = ValueError(f"{taken}: did you mean images[:, None]?")
-        raise error from None
 
 
 def numbers(net: nn.Module, layer: str | nn.Module, given: Any) -> Any:
@@ -296,18 +260,11 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
         cuts.append(out.detach().requires_grad_())
         return cuts[-1].clone()
 
-    handle = module.register_forward_hook(cut, with_kwargs=True)
-    try:
-        cures = {
-            "say x / 255 for bytes of images": not x.is_floating_point(),
-            f"say x.to({module.weight.dtype}), as the layer is": x.dtype != module.weight.dtype,
-            "take it out of its wrapper, net.module": any(type(part).__name__ in WRAPPERS for part in net.modules()),
-        }
-        cure = next((f" ({say})" for say, fits in cures.items() if fits), "")
-        with held_still(x), sentences(f"net can't take x of shape {tuple(x.shape)} and {x.dtype}{cure}", (Exception,)):
-            output = net(x.clone())
-    finally:
-        handle.remove()
+    taken = (
+        f"net can't take a batch of shape {tuple(x.shape)} and {x.dtype} (views of images alone are images[:, None])"
+    )
+    with module.register_forward_hook(cut, with_kwargs=True), held_still(x), sentences(taken, (Exception,)):
+        output = net(x.clone())
     if len(calls) != 1:
         raise ValueError(
             f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times: give each place a copy "
@@ -387,17 +344,6 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Ten
         gap = (image * cotangent).sum() - (pulled * direction).sum()
         if bool(gap.abs() > math.sqrt(eps) * image.norm() * cotangent.norm()):
             raise ValueError(f"the derivatives of net above {name} aren't linear (does a hook change them?)")
-
-
-def require_batch(what: str, given: object, axes: int, words: str) -> None:
-    """Raise unless ``given`` is a dense tensor with numbers and at least so many ``axes``, which ``words`` name.
-
-    This is for views that are a list or a sparse tensor (TypeError), and for those without the axis of views (ValueError).
-    """
-    if not isinstance(given, Tensor) or given.layout != torch.strided:
-        raise TypeError(f"{what} must be a dense torch tensor ({words}), got {type(given).__name__}")
-    if given.ndim < axes or not given.numel():
-        raise ValueError(f"{what} must have shape ({words}), got {tuple(given.shape)}")
 
 
 def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:

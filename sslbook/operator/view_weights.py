@@ -2,7 +2,7 @@ r"""The matrix ``C`` on the views of a population from which an operator is made
 
 :class:`Mixing` is that of the papers' operators, a few means and differences; :class:`PairMixing` is any matrix, such as that
 of a loss of inner products.  Both are called with a field ``u`` on ``(N, V, ...)`` and return ``C u``, or ``C^T u`` if
-``adjoint``; and both have a ``root``, which squares to them.
+``transposed``; and both have a ``root``, which squares to them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Mixing:
     intra: float = 0.0
     weights: Tensor | None = None
 
-    def __call__(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
-        r"""Return ``C u``, or ``C^T u`` if ``adjoint``, in the shape of ``u``.
+    def __call__(self, u: Tensor, *, transposed: bool = False) -> Tensor:
+        r"""Return ``C u``, or ``C^T u`` if ``transposed``, in the shape of ``u``.
 
         The sum over ``j`` is the Laplacian of :math:`\xi` on the samples' means :math:`\bar u_i`.  It sends a constant to zero, and
         so what samples have in common, which would only bring rounding, is taken off them first.
@@ -49,10 +49,10 @@ class Mixing:
             between = (mean - mean.mean(dim=0, keepdim=True)) / n
         else:
             flat = mean.reshape(n, -1)
-            if not adjoint:
+            if not transposed:
                 flat = flat - flat.mean(dim=0)
             laplacian = self._laplacian.to(flat.dtype)
-            between = ((laplacian.T if adjoint else laplacian) @ flat).reshape(mean.shape) / n**2
+            between = ((laplacian.T if transposed else laplacian) @ flat).reshape(mean.shape) / n**2
         return (self.inter * between + (self.intra / n) * (u - mean)) / v
 
     def root(self, samples: int, views: int) -> Mixing | None:
@@ -97,9 +97,9 @@ class PairMixing:
 
     matrix: Tensor
 
-    def __call__(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
-        """Return ``C u`` for a field on ``(N, V, ...)``, or ``C^T u`` if ``adjoint``; the shape and dtype of ``u``."""
-        out: Tensor = (self.matrix.mT if adjoint else self.matrix) @ u.flatten(0, 1).flatten(1).to(self.matrix.dtype)
+    def __call__(self, u: Tensor, *, transposed: bool = False) -> Tensor:
+        """Return ``C u`` for a field on ``(N, V, ...)``, or ``C^T u`` if ``transposed``; the shape and dtype of ``u``."""
+        out: Tensor = (self.matrix.mT if transposed else self.matrix) @ u.flatten(0, 1).flatten(1).to(self.matrix.dtype)
         return out.to(u.dtype).reshape(u.shape)
 
     def root(self, samples: int, views: int) -> PairMixing | None:

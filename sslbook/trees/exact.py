@@ -11,7 +11,6 @@ What it computes on a latent tree is known without sampling: every expectation i
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -94,7 +93,7 @@ class Parts:
         return self.pre.relu()
 
 
-def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> dict[int, Parts]:
+def list_parts(tree: LatentTree, net: TreeNetwork) -> dict[int, Parts]:
     r"""Return by depth, from 1 to the leaves', what the parts above read: the parts of that depth, or the leaves; float64.
 
     A part sees the leaves below it and nothing else, and given :math:`z_\mu` the subtrees of its children are independent.  So all
@@ -106,15 +105,12 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> dict
     their probability given :math:`z_\mu`, :math:`P_{\mu\nu} \mathbb P(\cdot \mid z_\nu)`; the parent's patterns are pairs of
     its children's, whose terms add up and whose probabilities multiply.
 
-    Raises ValueError if tree and network differ in shape, or if a part sees more than ``limit`` patterns.
+    Raises ValueError if tree and network differ in shape.
     """
     shape = (tree.replicas, tree.depth, tree.branching)
     fans = tuple(w.shape[3] // (1 if d == net.depth - 1 else net.width) for d, w in enumerate(net.weights))
     if shape != (other := (net.replicas, net.depth, fans)):
         raise ValueError(f"tree and net must have one shape (replicas, depth, branching), got {shape} and {other}")
-    patterns = tree.values[-1] ** math.prod(tree.branching[1:])
-    if patterns > limit:
-        raise ValueError(f"a part below the root sees {patterns} patterns of leaves, more than limit = {limit}")
     r, leaves, m = tree.replicas, tree.nodes[-1], tree.values[-1]
     eye = torch.eye(m, dtype=torch.float64, device=tree.root.device)
     values = torch.arange(m, dtype=torch.float64, device=tree.root.device)
@@ -194,7 +190,7 @@ def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: dict[int, Pa
     sums over all values of the leaves.  Units that are constant up to rounding count as uncorrelated.
 
     listed: what :func:`list_parts` gives, for whoever has it already.
-    Raises ValueError if tree and network differ in shape, or if the leaves have too many patterns to list.
+    Raises ValueError if tree and network differ in shape.
 
     >>> from sslbook.trees.latent import symmetric_binary
     >>> tree = symmetric_binary([torch.full((1, 2), 0.5)])  # a root with two leaves, each like it in 3 of 4 samples

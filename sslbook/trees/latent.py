@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, methods_anywhere
-from sslbook._check import require_tensor
 from sslbook._random import Streams
 
 
@@ -57,7 +56,6 @@ class LatentTree:
             allowed = "a root (R, m_0) and one table or more, (R, a multiple of the nodes above, values above, values)"
             raise ValueError(f"a tree must have {allowed}; got {', '.join(map(str, shapes))}")
         for name, rows in {"root": self.root, **{f"tables[{d}]": table for d, table in enumerate(self.tables)}}.items():
-            require_tensor("floating", **{name: rows})
             least, rounding = rows.min(), 64 * torch.finfo(rows.dtype).eps * rows.shape[-1]
             if not (least >= 0 and (rows.sum(-1) - 1).abs().max() <= rounding):  # which a NaN is not
                 sums = f"sums of {rows.sum(-1).min():.6g} to {rows.sum(-1).max():.6g}, and {least:.6g} as the least"
@@ -65,10 +63,6 @@ class LatentTree:
         branching = tuple(below // above for above, below in itertools.pairwise(nodes))
         vars(self).update(replicas=shapes[0][0], depth=len(self.tables), nodes=tuple(nodes), branching=branching)
         vars(self).update(values=tuple(shape[-1] for shape in shapes))
-
-    def replica(self, r: int) -> LatentTree:
-        """Return tree ``r`` alone, with a replica axis of length 1 and the same tables."""
-        return LatentTree(self.root[r : r + 1], tuple(table[r : r + 1] for table in self.tables))
 
     def sample(self, seeds: Sequence[int], count: int, root: Tensor | None = None) -> list[Tensor]:
         """Draw ``count`` samples of every tree: one tensor ``(R, nodes, count)`` for each depth, from root to leaves.
@@ -93,38 +87,34 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
 
     polarities: :math:`\rho_{\mu\nu}` in [-1, 1] at each depth, ``(R, nodes at depth d + 1)`` (Eq. 14 of [tian2020]).
     root_polarity: the polarity of the root, :math:`\rho_0 = \mathbb P(z_0 = 1) - \mathbb P(z_0 = 0)`.
-    Raises ValueError for a polarity outside of its interval, and where there is no depth.
+    Raises ValueError for a polarity outside of its interval.
 
     >>> symmetric_binary([torch.full((1, 2), 0.5)]).tables[0][0, 0]
     tensor([[0.7500, 0.2500],
             [0.2500, 0.7500]])
     """
     tables = [torch.stack([1 + rho, 1 - rho, 1 - rho, 1 + rho], -1).unflatten(-1, (2, 2)) / 2 for rho in polarities]
-    like = polarities[0] if polarities else torch.empty(1)
-    root = torch.tensor([1 - root_polarity, 1 + root_polarity], dtype=like.dtype, device=like.device) / 2
-    return LatentTree(root.expand(like.shape[0], 2), tuple(tables))
-
-
-def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
-    """Return general categorical trees (HLTM), whose tables have uniformly drawn and normalised rows.
-
-    seeds: one number for each tree.  values: how many values a variable takes at each depth, root first, at least 2.
-    branching: how many children a variable has at each depth but the last.  Raises ValueError for others.
-
-    >>> random_categorical([0, 1], values=(2, 3), branching=(2,))
-    LatentTree(replicas=2, depth=1, nodes=(1, 2), values=(2, 3), branching=(2,))
-    """
-    return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
+    root = polarities[0].new_tensor([1 - root_polarity, 1 + root_polarity]) / 2
+    return LatentTree(root.expand(len(polarities[0]), 2), tuple(tables))
 
 
 @anywhere
-def random_tree(
-    seeds: Sequence[int], values: Sequence[int], branching: Sequence[int], table: Callable[[Tensor], Tensor]
+def random_categorical(
+    seeds: Sequence[int],
+    values: Sequence[int],
+    branching: Sequence[int],
+    table: Callable[[Tensor], Tensor] = lambda u: u / u.sum(-1, keepdim=True),
 ) -> LatentTree:
-    """Return trees whose tables are ``table`` of uniform numbers of their shape, ``(R, nodes, values above, values)``.
+    """Return general categorical trees (HLTM), whose tables have uniformly drawn and normalised rows.
 
-    The root's prior is drawn too, from numbers on [0.2, 1.2) that are normalised, so that no value is rare.  seeds, values,
-    branching: as in :func:`random_categorical`.
+    seeds: one number for each tree.  values: how many values a variable takes at each depth, root first, at least 2.
+    branching: how many children a variable has at each depth but the last.  Raises ValueError for others.  table: what makes
+    tables of uniform numbers of their shape, ``(R, nodes, values above, values)``.
+
+    The root's prior is drawn too, from numbers on [0.2, 1.2) that are normalised, so that no value is rare.
+
+    >>> random_categorical([0, 1], values=(2, 3), branching=(2,))
+    LatentTree(replicas=2, depth=1, nodes=(1, 2), values=(2, 3), branching=(2,))
     """
     if len(values) != len(branching) + 1 or any(b < 1 for b in branching) or any(m < 2 for m in values):
         wanted = "values must be 2 or more a depth, and branching 1 or more but the last"
@@ -174,24 +164,15 @@ def draw_root(tree: LatentTree, uniform: Tensor) -> Tensor:
     return passed[..., 0] if edges.shape[1] == 1 else passed.sum(-1)
 
 
-def thresholds(tree: LatentTree, dtype: torch.dtype) -> list[Tensor]:
-    """Return the tables' cumulative sums without the last, which is 1: what :func:`descend` compares uniform numbers with.
-
-    One tensor a depth, ``(R, nodes, m above, m below - 1)``, in the ``dtype`` of those numbers.
-    """
-    return [table.cumsum(-1)[..., :-1].to(dtype) for table in tree.tables]
-
-
-def descend(tree: LatentTree, root: Tensor, uniform: Tensor, edges: Sequence[Tensor] | None = None) -> list[Tensor]:
+def descend(tree: LatentTree, root: Tensor, uniform: Tensor) -> list[Tensor]:
     """Draw everything below the root: one tensor ``(R, nodes, B)`` a depth, the root's first, the leaves' last.
 
     root: values ``(R, B)``.  uniform: ``(R, nodes below the root, B)`` in [0, 1), the numbers of the upper depths first.
-    edges: the tree's :func:`thresholds`, for whoever draws often.
     Binary variables come as booleans, others as int64.
     """
-    edges = thresholds(tree, uniform.dtype) if edges is None else edges
     drawn, start = [root[:, None]], 0
-    for edge, b in zip(edges, tree.branching):
+    for table, b in zip(tree.tables, tree.branching):
+        edge = table.cumsum(-1)[..., :-1].to(uniform.dtype)
         nodes, above, cuts = edge.shape[1:]
         parent = drawn[-1][:, :, None]
         u = uniform[:, start : start + nodes]

@@ -119,14 +119,13 @@ def step(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> None:
 def minibatches(tree: LatentTree, streams: Streams, batch: int, steps: int, dtype: torch.dtype) -> Iterator[Tensor]:
     """Leaves of ``steps`` minibatches of triplets, ``(R, leaves, 3 batch)`` each."""
     device = tree.root.device
-    edges = trees.thresholds(tree, dtype)
     buffer = torch.empty(len(streams), 3 * sum(tree.nodes[1:]) + 2, batch, dtype=dtype)
     for _ in range(steps):
         u = to_device(streams.uniform(buffer.shape[1:], out=buffer), device)
         roots = trees.draw_root(tree, u[:, :2].flatten(1))
         anchor, negative = roots.chunk(2, dim=1)
         below = u[:, 2:].reshape(len(streams), -1, 3 * batch)
-        yield trees.descend(tree, torch.cat([anchor, anchor, negative], 1), below, edges)[-1]
+        yield trees.descend(tree, torch.cat([anchor, anchor, negative], 1), below)[-1]
 
 
 def start(
@@ -265,11 +264,10 @@ def best_correlations(
     latent, units = [], []
     streams = Streams(seeds, f"statistics {epoch}")
     dtype = net.weights[0].dtype
-    edges = trees.thresholds(tree, dtype)
     for done in range(0, samples, 3200):
         count = min(3200, samples - done)
         u = to_device(streams.uniform((sum(tree.nodes), count), dtype), tree.root.device)
-        drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:], edges)
+        drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:])
         seen = forward(net, drawn[-1])
         latent.append(torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1))
         units.append(torch.stack([seen.pre[d][:, i] for d, i in zip(depths, index)], 1))

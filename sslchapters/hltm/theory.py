@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sslbook._random import Streams
 from sslbook.trees.exact import Parts, TreeNetwork, activation_means
-from sslbook.trees.latent import LatentTree, from_root, random_tree, symmetric_binary
+from sslbook.trees.latent import LatentTree, from_root, random_categorical, symmetric_binary
 
 
 def random_polarities(
@@ -83,7 +83,7 @@ def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: S
         c = centred(c / lowest)  # again: to divide by a small number magnifies what rounding left
         return (1 - c * (0.3 + 0.7 * u[..., :1, :1])) / u.shape[-1]
 
-    return random_tree(seeds, values, branching, regularized)
+    return random_categorical(seeds, values, branching, regularized)
 
 
 def residual_table(table: Tensor) -> Tensor:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 
 from benchmarks import Row, report
 from benchmarks import covariance as bench
 from sslbook import cli
-from sslbook.networks.small import mlp
-from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 
 
 def test_the_operator_is_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,6 @@ from sslbook.losses.pairs import (
     quadratic,
     simple,
     soft_triplet,
-    unit,
 )
 
 EPS = torch.finfo(torch.float64).eps
@@ -43,7 +42,6 @@ def printed_nce(epsilon: float) -> Loss:
 
 
 FORMULAS: dict[str, tuple[Loss, Loss]] = {
-    "simple": (simple, lambda p, n: p - n.mean(-1)),
     "simple, beta": (partial(simple, beta=-0.4), lambda p, n: 0.6 * p - n.mean(-1)),
     "soft_triplet": (
         partial(soft_triplet, temperature=TAU, margin=MARGIN),
@@ -76,16 +74,9 @@ def test_a_loss_is_its_printed_formula_with_its_gradient(name: str) -> None:
         value = ours(r_pos, r_neg)
         assert value.shape == leading
         np.testing.assert_allclose(value, printed(r_pos.numpy(), r_neg.numpy()), rtol=1e-13, atol=1e-15)
-        single = ours(r_pos.float(), r_neg.float())
-        torch.testing.assert_close(single, value.float(), rtol=1e-5, atol=1e-6)
     if not name.startswith("exact"):  # whose weights have no gradient
         leaves = [r.requires_grad_() for r in distances(4, h=3)]
         assert torch.autograd.gradcheck(ours, leaves)
-
-
-def test_no_gradient_flows_through_the_weights_of_exact() -> None:
-    r_pos, r_neg = distances(3, h=2)
-    assert not exact(r_pos, r_neg, r_neg.clone().requires_grad_(), temperature=0.5).requires_grad
 
 
 @st.composite
@@ -171,25 +162,20 @@ def test_a_common_offset_costs_no_digits() -> None:
     np.testing.assert_allclose(pair_distances(a, b, negatives="other_view").neg, expected, rtol=1e-5)
 
 
-def test_a_vector_of_zeros_stays_zero_without_a_gradient() -> None:
-    z = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
-    assert unit(z).tolist() == [[0, 0], [pytest.approx(0.6), pytest.approx(0.8)]]
-    assert torch.autograd.grad(unit(z).sum(), z)[0][0].tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("negatives", VIEWS)
-def test_exact_takes_its_weights_from_the_clean_pairs(negatives: str) -> None:
+def test_exact_takes_its_weights_from_the_clean_pairs_and_gives_them_no_gradient() -> None:
     (z1, z2), (clean, _) = views(5, 2, 3).unbind(1), views(5, 2, 3, seed=1).unbind(1)
-    ours = contrastive(z1, z2, "exact", normalize=False, negatives=negatives, clean=clean, temperature=TAU)
-    pos, neg = loop_distances(z1.numpy(), z2.numpy(), negatives)
-    _, r = loop_distances(clean.numpy(), clean.numpy(), negatives)
-    assert ours.item() == pytest.approx((expit(-r / TAU) / TAU * (pos[:, None] - neg)).sum(-1).mean(), rel=1e-12)
+    asked = {"normalize": False, "clean": clean, "temperature": TAU}
+    for negatives in VIEWS:
+        ours = contrastive(z1, z2, "exact", negatives=negatives, **asked)
+        pos, neg = loop_distances(z1.numpy(), z2.numpy(), negatives)
+        _, r = loop_distances(clean.numpy(), clean.numpy(), negatives)
+        assert ours.item() == pytest.approx((expit(-r / TAU) / TAU * (pos[:, None] - neg)).sum(-1).mean(), rel=1e-12)
+    assert not exact(torch.ones(4), torch.ones(4, 3), torch.ones(4, 3).requires_grad_(), TAU).requires_grad
 
 
 def test_no_anchor_stands_for_another() -> None:
     r_pos, r_neg = distances(4, h=3)
-    for pair in [(r_pos[:1], r_neg), (r_pos, r_neg[:, 0]), (r_pos, r_neg[:, :0])]:
-        with pytest.raises(ValueError, match="r_neg must have the shape of r_pos"):
-            simple(*pair)
+    with pytest.raises(ValueError, match="r_neg must have the shape of r_pos"):
+        simple(r_pos[:1], r_neg)
     with pytest.raises(ValueError, match="r_clean must have the shape of r_neg"):
         exact(r_pos, r_neg, r_neg[:, :1], TAU)

@@ -10,9 +10,10 @@ from functools import partial
 
 import pytest
 import torch
-from operator_cases import population
+from losses_cases import bound
 from torch import Tensor, nn
 
+from benchmarks.covariance import population
 from sslbook.losses import batch as batch_losses
 from sslbook.operator.covariance import covariance_operator, relative_gap
 from sslbook.operator.layer import Layer
@@ -20,15 +21,10 @@ from sslbook.operator.view_weights import gram_weights
 from sslchapters.instances import random_network
 
 SAMPLES = 5
-TAU = {"temperature": 0.3}
+NAMES = ("info_nce", "decoupled", "clip", "spectral_contrastive", "supervised_contrastive", "sigmoid_pairs")
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
-    "info_nce": partial(batch_losses.info_nce, **TAU),
-    "decoupled": partial(batch_losses.decoupled, **TAU),
-    "clip": partial(batch_losses.clip, **TAU),
-    "spectral_contrastive": batch_losses.spectral_contrastive,
-    "by class": partial(batch_losses.supervised_contrastive, labels=torch.tensor([0, 1, 0, 1, 1]), **TAU),
-    "of sigmoids": partial(batch_losses.sigmoid_pairs, scale=5.0, bias=-2.0),
-    "of lengths too": partial(batch_losses.info_nce, normalize=False, **TAU),
+    **{name: bound(batch_losses.LOSSES[name]) for name in NAMES},
+    "of lengths too": partial(batch_losses.info_nce, normalize=False, temperature=0.3),
     "own": lambda z: (z[:, 0] @ z[:, 1].T).sigmoid().mean(),
 }
 
@@ -65,7 +61,7 @@ def test_the_step_is_that_of_autograd(name: str) -> None:
             probe = torch.randn(op.shape[0], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
             assert float((op.matvec(probe) - dense @ probe).norm()) < 1e-12 * float(dense.norm() * probe.norm())
             assert op.trace() == pytest.approx(float(dense.trace()), rel=1e-10, abs=1e-12 * float(dense.norm()))
-            if name in batch_losses.LOSSES:
+            if name in ("info_nce", "decoupled", "clip", "spectral_contrastive"):
                 named = covariance_operator(net, layer, views, loss=name, **getattr(loss, "keywords", {}))
                 assert torch.equal(named.dense(), dense)
                 assert repr(named) == repr(op)
