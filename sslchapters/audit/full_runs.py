@@ -9,21 +9,20 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from sslbook._check import counted, positive
 from sslbook._files import runs_folder
-from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
+from sslbook.training.presets.papers import EPOCHS, IMAGES, ROWS, Run, preset_of, presets, run_of, without
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.step import load_data
 from sslchapters import tables as form
 from sslchapters.audit import cluster
-from sslchapters.audit.paper_tables import Cell, PaperTable, paper_tables
 from sslchapters.data_files import require_writable
 from sslchapters.records import Record, require_source_tree, results_folder, save_record
-from sslchapters.tables import Entry, Filled, Table, record_of
+from sslchapters.tables import Entry, Filled, Printed, Table, printed, record_of, unprinted
 
 SEEDS = (1, 2, 3, 4, 5)
 """Runs of each cell, as the papers have them."""
@@ -32,6 +31,61 @@ ORIGIN = ("seed", "seconds", "device", "torch", "sslbook", "commit", "precision"
 PROBED = ("epoch", "linear", "linear_best")
 """And of each of its rows that has an accuracy of the linear protocol."""
 TITLE = "Full runs: accuracy of the linear protocol in percent; best: over its epochs, by the test images, as released"
+
+
+# --- which preset, after how many epochs, is in which cell -----------------------------------------------------------
+
+SIMCLR = {
+    "A-Tab2": ("simclr-exact", "simclr-exact-noise", "simclr-nce"),
+    "A-Tab3": ("simclr-beta-minus-0.5", "simclr-beta-plus-0.2"),
+}
+"""The rows of each table, on CIFAR-10 and then on STL-10; columns are :data:`EPOCHS`."""
+BYOL = {
+    table: [row["name"] for row in ROWS if table in row["tables"].split()]
+    for table in ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
+}
+"""The cells of each table, row by row, after a hundred epochs."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: which preset after how many epochs, and what the paper prints, in percent (None: nothing)."""
+
+    label: str
+    preset: str
+    epochs: int
+    mean: float | None = None
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A printed table as cells to run, row by row."""
+
+    name: str
+    target: Printed
+    cells: tuple[Cell, ...]
+
+
+@cache
+def paper_tables() -> Mapping[str, PaperTable]:
+    """The tables by name: A-Tab2, A-Tab3, and each of B's on STL-10, where the paper has it, and on CIFAR-10."""
+    found = []
+    for name, slugs in SIMCLR.items():
+        runs = [(f"{data}-{slug}", epochs) for data in IMAGES for slug in slugs for epochs in EPOCHS]
+        found.append((name, printed(name), runs))
+    for data in ("stl10", "cifar10"):
+        for name, names in BYOL.items():
+            target, whole = printed(name), f"{name}-{data}-resnet18"
+            if data != "stl10":
+                source = f"{target.source}, which is on STL-10; here on CIFAR-10, where nothing is printed"
+                target = unprinted(whole, source, target.axes)
+            found.append((whole, target, [(f"{data}-{slug}", EPOCHS[0]) for slug in names]))
+    tables = {}
+    for name, target, runs in found:
+        cells = zip(target.cells, runs, target.numbers(), strict=True)
+        tables[name] = PaperTable(name, target, tuple(Cell(label, *run, *numbers) for label, run, numbers in cells))
+    return tables
 
 
 # --- what is there ---------------------------------------------------------------------------------------------------
@@ -103,16 +157,14 @@ def _at(rows: Sequence[Row], epoch: int) -> Row | None:
 def filled(sheet: PaperTable, found: Sequence[Line], seeds: Sequence[int], **more: Any) -> Filled:
     """A table with what finished runs have of it.  more: of `Filled`."""
     texts = sheet.target.texts()
-    entries = (_entry(at, line) for at, line in zip(itertools.product(*texts.values()), found, strict=True))
+    entries = []
+    for at, line in zip(itertools.product(*texts.values()), found, strict=True):
+        percent = {name: [100 * value for value in getattr(line, name)] for name in ("best", "final")}
+        whole = line.epochs == line.cell.epochs
+        said = ["no run"] * (not line.best and not line.diverged) + [f"after {line.epochs}"] * (not whole)
+        note = "; ".join([*said, *dict.fromkeys(line.diverged), *["recorded"] * line.recorded])
+        entries.append(Entry(at, (line.cell.mean, line.cell.std), percent, note, whole and line.unchanged))
     return Filled(sheet.name, sheet.target.source, texts, tuple(entries), {"best": 2, "final": 2}, tuple(seeds), **more)
-
-
-def _entry(at: tuple[str, ...], line: Line) -> Entry:
-    percent = {name: [100 * value for value in values] for name, values in (("best", line.best), ("final", line.final))}
-    whole = line.epochs == line.cell.epochs
-    said = ["no run"] * (not line.best and not line.diverged) + [f"after {line.epochs}"] * (not whole)
-    note = "; ".join([*said, *dict.fromkeys(line.diverged), *["recorded"] * line.recorded])
-    return Entry(at, (line.cell.mean, line.cell.std), percent, note, whole and line.unchanged)
 
 
 def on_page(name: str, seeds: Sequence[int], root: Path) -> Any:
@@ -140,7 +192,7 @@ class Owed:
 
 
 def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
-    """The debt of one of :func:`sslchapters.audit.paper_tables.paper_tables`."""
+    """The debt of one of :func:`paper_tables`."""
     wanted, known = runs_of(paper_tables()[table], seeds), _recorded(table)
     measured = {name: {row["epoch"] for row in run["rows"]} for name, run in known.items()}
     recorded = [run for run in wanted if measured.get(run.slug, set()) >= {run.settings.epochs, *run.settings.probes}]
@@ -158,24 +210,11 @@ def _recorded(table: str) -> dict[str, Any]:
     return {} if record is None else dict(record["runs"])
 
 
-def recorded_values(sheet: PaperTable, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
-    """What a record of a table holds: its accuracies, and the ``runs`` that they come from; chosen: as for :func:`lines`."""
-    with tempfile.TemporaryDirectory() as nowhere:
-        found = lines(sheet, seeds_of(runs), Path(nowhere), recorded=runs, **chosen)
-    cells = [{"cell": row.cell.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
-    return {"cells": cells, "runs": dict(runs)}
-
-
-def seeds_of(runs: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
-    """The seeds of a record's runs."""
-    return tuple(sorted({run["seed"] for run in runs.values()}))
-
-
 # --- ``sslbook table`` -----------------------------------------------------------------------------------------------
 
 
-def _missing(name: str, options: argparse.Namespace) -> list[Run]:
-    """The runs that are not finished; raises ValueError for options that don't go together."""
+def _runs(name: str, options: argparse.Namespace) -> tuple[list[Run], list[Run]]:
+    """All runs, and those that are not finished; raises ValueError for options that don't go together."""
     if options.record:
         if options.changes or options.epochs:
             raise ValueError("--record is of the table as it is printed, without --set and --epochs")
@@ -187,23 +226,19 @@ def _missing(name: str, options: argparse.Namespace) -> list[Run]:
     if options.slurm and options.cluster != "slurm":
         raise ValueError("--slurm is for a cluster: add --cluster slurm")
     options.seeds = options.seeds or SEEDS
-    root, wanted = runs_folder(options.folder), runs_of(paper_tables()[name], options.seeds, **_chosen(options))
-    return [run for run in wanted if not run.finished(root)]
-
-
-def _chosen(options: argparse.Namespace) -> dict[str, Any]:
-    return {"epochs": options.epochs, "changes": options.changes}
+    wanted = runs_of(paper_tables()[name], options.seeds, epochs=options.epochs, changes=options.changes)
+    return wanted, [run for run in wanted if not run.finished(runs_folder(options.folder))]
 
 
 def _plan(name: str, options: argparse.Namespace) -> str:
-    missing = _missing(name, options)
+    _, missing = _runs(name, options)
     folders = [str(run.folder(runs_folder(options.folder))) for run in missing]
     return "\n".join([*folders, f"{counted(len(missing), 'run')} missing."])
 
 
 def _run(name: str, options: argparse.Namespace) -> Filled:
     """Make what is missing, here or on a cluster, and show the table; a run that came to no end is ``wrong``."""
-    missing, root = _missing(name, options), runs_folder(options.folder)
+    (_, missing), root = _runs(name, options), runs_folder(options.folder)
     chosen = {"device": options.device, "quiet": options.quiet}
     wrong: list[str] = []
     if options.download:
@@ -226,21 +261,23 @@ def _run(name: str, options: argparse.Namespace) -> Filled:
 
 def _show(name: str, record: Record | None, options: argparse.Namespace, wrong: tuple[str, ...] = ()) -> Filled:
     """The table with the runs that are here; where one is not, with what the record has of it."""
-    missing = _missing(name, options)
+    wanted, missing = _runs(name, options)
     sheet, root, seeds = paper_tables()[name], runs_folder(options.folder), options.seeds
     if options.record:
         _keep(sheet, seeds, root, shlex.join(["sslbook", "table", name, *options.given]))
     record = None if options.changes or options.epochs else record_of(name)
-    found = lines(sheet, seeds, root, recorded=record["runs"] if record else None, **_chosen(options))
-    facts = {"changed": ", ".join(options.changes)} if options.changes else {}
+    known, facts = (
+        record["runs"] if record else None,
+        {"changed": ", ".join(options.changes)} if options.changes else {},
+    )
+    found = lines(sheet, seeds, root, epochs=options.epochs, changes=options.changes, recorded=known)
     told = [f"Recorded: {record.provenance}"] if record and any(line.recorded for line in found) else []
-    origin = "\n".join([*told, *_left(name, missing, options)])
+    origin = "\n".join([*told, *_left(name, len(wanted), missing, options)])
     return filled(sheet, found, seeds, facts=facts, origin=origin, wrong=wrong)
 
 
-def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Iterator[str]:
-    """What is still to be made, the command for it, and what became of jobs."""
-    wanted = len(runs_of(paper_tables()[name], options.seeds, **_chosen(options)))
+def _left(name: str, wanted: int, missing: Sequence[Run], options: argparse.Namespace) -> Iterator[str]:
+    """What is still to be made of so many runs, the command for it, and what became of jobs."""
     if not missing:
         yield f"Finished: {counted(wanted, 'run')}."
         return
@@ -279,8 +316,11 @@ def _keep(sheet: PaperTable, seeds: Sequence[int], root: Path, command: str) -> 
         by_epoch = {row["epoch"]: row for part in (old[name], new[name]) for row in part["rows"]}
         longer = max((new[name], old[name]), key=lambda part: max((row["epoch"] for row in part["rows"]), default=-1))
         kept[name] = {**longer, "rows": [by_epoch[epoch] for epoch in sorted(by_epoch)]}
-    values, seconds = recorded_values(sheet, kept), sum(run.get("seconds") or 0 for run in kept.values())
-    file = save_record(sheet.name, values, seeds=seeds_of(kept), seconds=seconds, command=command)
+    of, seconds = sorted({run["seed"] for run in kept.values()}), sum(run.get("seconds") or 0 for run in kept.values())
+    with tempfile.TemporaryDirectory() as nowhere:  # by the record alone
+        found = lines(sheet, of, Path(nowhere), recorded=kept)
+    cells = [{"cell": row.cell.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
+    file = save_record(sheet.name, {"cells": cells, "runs": kept}, seeds=of, seconds=seconds, command=command)
     print(f"Written: {file}", file=sys.stderr)
 
 

@@ -19,7 +19,7 @@ from sslbook.training.run.checkpoints import Diverged
 from sslchapters import data_files
 from sslchapters import records as store
 from sslchapters.audit import full_runs as tables
-from sslchapters.audit.paper_tables import PaperTable, paper_tables
+from sslchapters.audit.full_runs import PaperTable, paper_tables
 from sslchapters.catalogue import TABLES
 
 
