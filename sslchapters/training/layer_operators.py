@@ -108,7 +108,7 @@ def look_at(
     outputs: the variance of the normalised outputs, by operator; at most 1.
     """
     names = tuple(layers) if layers is not None else tuple(layers_of(net))
-    weights = dict(net.named_modules())
+    weights, shape = dict(net.named_modules()), (len(views), views.shape[1])
     found: dict[str, Any] = {"names": list(names), "sizes": [], "seen": [], "mean": [], "share": {}}
     found["fewer"] = {str(count): [] for count in fewer}
     for number, name in enumerate(names):
@@ -121,7 +121,7 @@ def look_at(
         # what the outputs do along each direction, as a `Seen` through directions that need not be orthonormal
         rows = [scene.jvp(unvec(column, scene.weight.shape)) for column in directions.T]
         fields = torch.stack(rows, dim=-1).double().unflatten(0, (len(views), -1))
-        through = Seen(scene, _pair(fields), directions.double(), fields)
+        through = Seen(scene, shape, directions.double(), fields)
         lengths = asked.double().square().sum(0)
         squares = _squares(through)
         found["sizes"].append(len(asked))
@@ -131,10 +131,10 @@ def look_at(
             asked_again.append([rounded(row, digits=5) for row in _squares(few) / lengths])
         found["mean"].append(rounded(squares[:, 2:].mean(1) / len(asked), digits=5))
         if name in shared:
-            modes = look(scene, _pair(views), LEADING)
+            modes = look(scene, shape, LEADING)
             found["share"][name] = [rounded(modes.share(kind, LEADING, asked), digits=5) for kind in KINDS]
     unit = nn.functional.normalize(scene.output.double(), dim=1).unflatten(0, views.shape[:2])
-    spread = Seen(scene, _pair(views), views.new_zeros(0, 1), unit[..., None])
+    spread = Seen(scene, shape, views.new_zeros(0, 1), unit[..., None])
     found["outputs"] = rounded(torch.stack([spread.matrices(kind)[0, 0] for kind in KINDS]), digits=5)
     return found
 
@@ -142,10 +142,6 @@ def look_at(
 def _squares(through: Seen) -> Tensor:
     """What each operator is along each direction, ``(KINDS, directions)``."""
     return torch.stack([through.matrices(kind).diagonal() for kind in KINDS])
-
-
-def _pair(x: Tensor) -> tuple[int, int]:
-    return x.shape[0], x.shape[1]
 
 
 # -- a run that is told the labels ------------------------------------------------------------------------------------
