@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sslchapters import claims
 from sslchapters.claims import begin, claim, measure
@@ -42,7 +40,8 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[Number]:
     ("value", "criterion", "wrong"),
     [
         (1e-12, {"below": 1e-12}, ""),
-        (-1.001, {"expect": -1.0, "rtol": 1e-2}, ""),
+        (-101.5, {"expect": -100.0, "rtol": 1e-2, "atol": 0.6}, ""),
+        (-101.7, {"expect": -100.0, "rtol": 1e-2, "atol": 0.6}, r"-101.7 is not ≈ -100 ± 1.6"),
         (0.4, {"above": 0.5}, r"0.4 is not ≥ 0.5"),
         (-1.0, {"expect": 1.0, "rtol": 1e-2}, r"-1.0 is not ≈ 1 ± 0.01"),
         (math.nan, {"expect": math.nan, "rtol": 1.0}, r"nan is not"),
@@ -161,17 +160,3 @@ def test_a_check_that_fails_goes_onto_the_page_while_the_book_is_built(
     monkeypatch.delenv(LENIENT)
     with pytest.raises(AssertionError):
         claim("again", value, id="A-Thm1", below=1.0, **others)
-
-
-@given(
-    expect=st.floats(-1e6, 1e6),
-    atol=st.floats(0, 1e3),
-    rtol=st.floats(0, 1),
-    shift=st.floats(0, 0.99),
-    sign=st.sampled_from([-1, 1]),
-)
-def test_the_tolerance_is_what_it_says(expect: float, atol: float, rtol: float, shift: float, sign: int) -> None:
-    criterion = Criterion(expect=expect, atol=atol, rtol=rtol)
-    allowed = atol + rtol * abs(expect)
-    assert criterion.passes(expect + sign * shift * allowed) or allowed < 1e-9 * (1 + abs(expect))
-    assert not criterion.passes(expect + sign * (1.01 * allowed + 1e-6 * (1 + abs(expect))))
