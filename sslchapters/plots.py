@@ -239,7 +239,12 @@ def slider(
 
     # a person runs this, and so `draw` can be called again
     if any(variable in os.environ for variable in LIVE) and importlib.util.find_spec("ipywidgets") is not None:
-        places = list(values) if step is None else _places(values, step)
+        places = list(values)
+        if step is not None:  # all from the least to the largest, and the values themselves
+            least, most = min(values), max(values)
+            fine = [least + step * k for k in range(int((most - least) / step + 0.5) + 1)]
+            apart = (x for x in fine if x <= most and all(abs(x - value) > step / 4 for value in values))
+            places = sorted([*apart, *values])
         _live_slider(draw, places, label, told, places.index(values[start]), play=play)
         return
     frames = [picture(draw(value), keep_colors=keep_colors) for value in values]
@@ -311,14 +316,6 @@ def img(frame: bytes, alt: str, *classes: str, text: str | None = None, hidden: 
         f'<img class="{kind}" src="data:image/webp;base64,{source}" alt="{escape(alt)}"'
         f' width="{width}" height="{height}"{data}{" hidden" if hidden else ""}>'
     )
-
-
-def _places(values: Sequence[Any], step: float) -> list[Any]:
-    """The numbers from the least of ``values`` to the largest by ``step``, and ``values`` themselves."""
-    low, high = min(values), max(values)
-    fine = [low + step * k for k in range(int((high - low) / step + 0.5) + 1)]
-    kept = [place for place in fine if place <= high and all(abs(place - value) > step / 4 for value in values)]
-    return sorted([*kept, *values])
 
 
 def display_html(html: str, text: str) -> None:

@@ -31,6 +31,7 @@ from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import FACTOR, SUBSET_SEED, Batches, generator, layout_of, make_optimizer
 from sslchapters.growth.dose import Response, between, response
 from sslchapters.intervals import Interval
+from sslchapters.probing import ridge
 from sslchapters.records import kept, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.training.records import settings_of
@@ -237,12 +238,9 @@ def _both(model: Siamese, views: Tensor) -> dict[str, Tensor]:
 
 def r_squared(outputs: Tensor, coordinates: Tensor) -> list[float]:
     """R² of a ridge regression for each coordinate, fitted to the first `FITTED` rows, on the others: ``(16,)``."""
-    x = outputs.double()
-    x = (x - x[:FITTED].mean(0)) / x[:FITTED].std(0).clamp(min=1e-9)
-    x, y = F.pad(x, (0, 1), value=1.0), coordinates.double()
-    gram = x[:FITTED].T @ x[:FITTED] + 20.0 * torch.eye(x.shape[1])
-    rest = y[FITTED:] - x[FITTED:] @ torch.linalg.solve(gram, x[:FITTED].T @ y[:FITTED])
-    return (1 - rest.square().sum(0) / (y[FITTED:] - y[FITTED:].mean(0)).square().sum(0)).tolist()
+    truth = coordinates[FITTED:].double()
+    rest = truth - ridge(outputs[:FITTED], coordinates[:FITTED], outputs[FITTED:])
+    return (1 - rest.square().sum(0) / (truth - truth.mean(0)).square().sum(0)).tolist()
 
 
 def slopes(model: Siamese, world: World, by: float = 0.5) -> dict[str, list[float]]:

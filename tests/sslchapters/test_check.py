@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sslchapters import ask, asking, claims, reading
+from sslchapters import ask, claims, reading
 from sslchapters.claims import begin, claim, measure
 from sslchapters.reading import check, run_line, sum_up, this_run
 
@@ -209,7 +209,7 @@ def test_a_box_that_would_take_a_wrong_number_or_refuse_the_right_one_is_an_erro
 
 def test_a_predicted_number_may_be_off_by_what_the_box_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes: list[str] = []
-    monkeypatch.setattr(asking, "display_html", lambda html, text: boxes.append(html))
+    monkeypatch.setattr(reading, "display_html", lambda html, text: boxes.append(html))
     ask(1.0, computed=1.15, wrong=FAR, within=0.2)
     ask(1.0, computed=1.0, wrong=FAR)
     assert ["".join(re.findall(r'data-within="([^"]*)"', box)) for box in boxes] == ["0.2", "0.005"]

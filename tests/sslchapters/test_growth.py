@@ -14,7 +14,7 @@ from sslbook.images.datasets import Dataset
 from sslbook.training.augment import PIPELINES, apply
 from sslbook.training.run.step import Batches
 from sslchapters.audit import photographs
-from sslchapters.growth import dose, records, zero
+from sslchapters.growth import dose, zero
 from sslchapters.intervals import Interval
 
 
@@ -29,8 +29,11 @@ def test_planted_directions_have_their_doses_and_seeds_their_own_streams() -> No
         torch.testing.assert_close(together["growth"][1], alone["growth"][0], rtol=1e-4, atol=1e-6)
 
 
-def test_records_hold_every_cell_and_a_linear_network_s_zero_is_its_share(tmp_path: Path) -> None:
-    found = records.doses((0, 1), (1, 2), (1, 2, 3), parts=tmp_path)
+def test_records_hold_every_cell_and_a_linear_network_s_zero_is_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dose, "parts_folder", lambda: tmp_path)
+    found = dose.doses((0, 1), (1, 2), (1, 2, 3))
     for name, shape in {"growth": (2, 2, 22), "shares": (2, 4, 4)}.items():
         assert {method: np.shape(of) for method, of in found[name].items()} == dict.fromkeys(dose.METHODS, shape)
     linear = zero.measured(range(6), "linear", batches=20)
