@@ -206,8 +206,13 @@ _PLAY = """<button type="button" class="sslbook-play" aria-label="Play: {label}"
 """The play button: its first path is a triangle, its second two bars; the style sheet shows one of them."""
 
 
+Draw = Callable[[Any], Figure]
+Told = Callable[[Any], tuple[str, str]]
+"""Of a slider's value, how it is written, and what the picture shows there."""
+
+
 def slider(
-    draw: Callable[[Any], Figure],
+    draw: Draw,
     values: Sequence[Any],
     *,
     label: str,
@@ -324,14 +329,7 @@ def display_html(html: str, text: str) -> None:
         display({"text/html": html, "text/plain": text}, raw=True)
 
 
-def _live_slider(
-    draw: Callable[[Any], Figure],
-    values: Sequence[Any],
-    label: str,
-    told: Callable[[Any], tuple[str, str]],
-    start: int,
-    play: bool,
-) -> None:
+def _live_slider(draw: Draw, values: Sequence[Any], label: str, told: Told, start: int, play: bool) -> None:
     """The ipywidgets slider, which hides the still picture of it that an opening has (`bookbuild.notebooks`).
 
     No `Output` and no `interact`: both can hang when a notebook is executed without a person.

@@ -345,11 +345,11 @@ TABLES = {
         TITLE,
         name,
         SEEDS,
-        show=partial(_show, name),
-        run=partial(_run, name),
-        options=_options,
-        layout=form.listing,
-        plan=partial(_plan, name),
+        partial(_show, name),
+        partial(_run, name),
+        _options,
+        form.listing,
+        partial(_plan, name),
     )
     for name in paper_tables()
 }

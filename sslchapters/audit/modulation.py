@@ -186,10 +186,10 @@ TABLES = {
     if name != "C-Fig5"
     for title in ["Matching scores χ+" + (" and χ-" if name != "C-Tab1" else "")]
 }
-STARRED = (
+title = (
     "Each field's largest weight on each token, in units of the field's; a star: a generator may fix the token there"
 )
-TABLES["C-Fig5"] = Table("C-Fig5", STARRED, RECORD, SEEDS[:1], _show_weights, _run_weights, _size)
+TABLES["C-Fig5"] = Table("C-Fig5", title, RECORD, SEEDS[:1], _show_weights, _run_weights, _size)
 
 FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
 

@@ -20,7 +20,7 @@ from sslchapters import data_files
 from sslchapters import records as store
 from sslchapters.audit import full_runs as tables
 from sslchapters.audit.full_runs import PaperTable, paper_tables
-from sslchapters.catalogue import TABLES
+from sslchapters.commands import TABLES
 
 
 def test_every_cell_of_every_table_has_its_preset() -> None:
