@@ -166,8 +166,8 @@ def resets_values(seeds: Sequence[int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (reset, at) in RESETS.items():
         some = {label: replace(cell, reset=reset) for label, cell in tabled.items()}
-        how = {"at": at, "measure": runs.probes_and_definite, "parts": parts}
-        found[name] = rounded(train_ablations(DIGITS, some, seeds, data, **how), digits=6)
+        how = partial(train_ablations, measure=runs.probes_and_definite, parts=parts)
+        found[name] = rounded(how(DIGITS, some, seeds, data, at=at), digits=6)
     return {
         "axes": "runs[resets][cell][measure][moment][seed]",
         "epochs": {name: list(at) for name, (_, at) in RESETS.items()},
@@ -183,7 +183,7 @@ def average_values(images: str, at: Sequence[int], seeds: Sequence[int]) -> dict
     """
     load, protocol = IMAGES[images]
     data, some = load(), {f"{ema:g}": Ablation(2, ema) for ema in (0.0, 0.97, 0.996)}
-    how = {"measure": runs.probes, "parts": parts_folder() / f"byol-average-{images}"}
+    how: dict[str, Any] = {"measure": runs.probes, "parts": parts_folder() / f"byol-average-{images}"}
     how |= {"alone": True, "device": str(join(None))} if images == "cifar10" else {}
     found = rounded(train_ablations(protocol, some, seeds, data, at=at, **how), digits=6)
     values = {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": found}

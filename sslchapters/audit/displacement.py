@@ -185,7 +185,7 @@ def values(name: str, cells: Mapping[str, tuple[Cell, Design]], seeds: tuple[int
         part, keep = partial(_measured, design), parts_folder() / name / label
         of = sweep(part, [cell], seeds, alike=str, most=lambda _: 1, processes=cores(), keep=keep)[cell]
         numbers = {kind: each.double().numpy().round(4) for kind, each in of.items()}
-        found[label] = {kind: np.where(np.isnan(each), None, each).tolist() for kind, each in numbers.items()}
+        found[label] = {kind: np.where(np.isnan(each), np.array(None), each).tolist() for kind, each in numbers.items()}
     settings = {label: {k: v for k, v in vars(design).items() if k != "world"} for label, (_, design) in cells.items()}
     return {
         "axes": "cells[cell][measure][seed][moment][layer][theory]",

@@ -214,8 +214,8 @@ def end(model: Siamese, world: World) -> dict[str, Any]:
     grating at its mean.
     """
     # BatchNorm's running statistics from planted views of the training images, a plain average
-    views = (torch.cat([one, two]) for _, one, two in world.batches(1, 6))
-    update_bn(views, nn.Sequential(model.encoder, model.projector))
+    batches = (torch.cat([one, two]) for _, one, two in world.batches(1, 6))
+    update_bn(batches, nn.Sequential(model.encoder, model.projector))
     model.eval()
     outputs = _both(model, world.views)
     parts = []

@@ -215,7 +215,11 @@ def pillow_views(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
     part = numbers[:, augment.JITTER]
     order, factors = augment.order_and_factors(part, pipeline.jitter, pipeline.jitter_probability)
     cut = numbers[:, : augment.CROP_NUMBERS]
-    boxes = torch.stack(augment.boxes(cut, *pixels.shape[2:], pipeline.scale, pipeline.ratio), 1).int().tolist()
+    boxes = (
+        torch.stack(augment.boxes(cut, pixels.shape[2], pixels.shape[3], pipeline.scale, pipeline.ratio), 1)
+        .int()
+        .tolist()
+    )
     views = []
     for i, (image, (top, left, height, width)) in enumerate(zip(pixels, boxes, strict=True)):
         view = Image.fromarray(image.permute(1, 2, 0).numpy()).crop((left, top, left + width, top + height))
