@@ -158,9 +158,7 @@ def test_a_strict_notebook_ends_in_an_error_where_a_number_is_beyond_what_it_is_
     sum_up("unsaid:g=1.000001")
     measure("share", 0.31)
     measure("unsaid", 1.1)
-    words = (
-        r"beyond .*:\n  share: 31.0% where the book has 25.0% \(it is held to ± 0.0005\)\n  unsaid: 1.1 where .* 1 \("
-    )
+    words = r"beyond .*:\n  share: 31.0% where the book has 25.0% \(it is held to .*\n  unsaid: 1.1 where .* 1 \("
     with pytest.raises(AssertionError, match=words):
         sum_up("unsaid:g=1.000001")
 
@@ -168,16 +166,12 @@ def test_a_strict_notebook_ends_in_an_error_where_a_number_is_beyond_what_it_is_
 @pytest.mark.parametrize(
     ("names", "scale", "words"),
     [
-        (
-            {"strict": True},
-            "paper",
-            "the book's numbers are those of scale 'quick' and seed 0, got 'paper' and 0; leave strict out",
-        ),
+        ({"strict": True}, "paper", "scale 'quick' and seed 0, got 'paper' and 0; leave strict out"),
         ({"strict": "yes"}, "quick", "strict must be one of true, false, got 'yes'"),
         (
             {"In": ["", "scale = 1\nown = 2", "# Parameters\nown = 3\nscal = 1\n"]},
             "quick",
-            "parameter must be one of scale, own, got 'scal'; did you mean scale?",
+            "one of scale, own, got 'scal'",
         ),
     ],
 )
