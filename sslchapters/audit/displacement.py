@@ -32,11 +32,6 @@ AHEAD, IMAGES = 50, 64
 THEORIES = (*LADDER, BESIDE[0], "within images", "between classes")
 Cell = tuple[str, float]
 """Digits or photographs, by SimCLR of a temperature or, at 0, by labels."""
-CELLS: dict[str, Cell] = {
-    f"{images}, {name}": (images, tau)
-    for images in ("digits", "photographs")
-    for name, tau in (("SimCLR 0.5", 0.5), ("SimCLR 0.1", 0.1), ("labels", 0.0))
-}
 
 
 @dataclass(frozen=True)
@@ -196,12 +191,17 @@ def values(name: str, cells: Mapping[str, tuple[Cell, Design]], seeds: tuple[int
     }
 
 
+CELLS = {
+    f"{images}, {name}": ((images, tau), SMALL)
+    for images in ("digits", "photographs")
+    for name, tau in (("SimCLR 0.5", 0.5), ("SimCLR 0.1", 0.1), ("labels", 0.0))
+}
 LABELS = replace(RESNET, moments=RESNET.moments[1:2], runs=4)
 PAIR = {"SimCLR 0.5": (("photographs", 0.5), RESNET), "labels": (("photographs", 0.0), LABELS)}
 STUDIES = {
     name: Study(partial(values, name, cells), tuple(range(seeds)))
     for name, cells, seeds in (
-        ("operators-displacement", {label: (cell, SMALL) for label, cell in CELLS.items()}, 8),
+        ("operators-displacement", CELLS, 8),
         ("operators-displacement-resnet", PAIR, 3),
     )
 }
