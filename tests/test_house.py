@@ -32,7 +32,7 @@ BUDGETS = {
     "sslchapters": 16_990,
     "bookbuild": 3_601,
     "benchmarks": 527,
-    "tests": 12_599,
+    "tests": 12_594,
     "tools": 707,
 }
 """Lines of Python, which may only fall."""
