@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sslchapters.checks import Comparison, over, relative, worst
+from sslchapters.checks import Comparison, over, relative, rounding, worst
 from sslchapters.sweep import sweep
 
 
@@ -25,6 +25,7 @@ def test_a_relative_error_is_that_of_each_instance() -> None:
 
 
 def test_the_largest_identity_and_the_smallest_break() -> None:
+    assert rounding(3, 2.0) == 6 * 2**-52
     rows = [{"a": 1.0, "broken: b": 5.0}, {"a": 2.0, "broken: b": 3.0, "c": 0.5}]
     assert worst(rows) == {"a": 2.0, "broken: b": 3.0, "c": 0.5, "instances": 2.0}
 
