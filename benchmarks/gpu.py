@@ -22,7 +22,7 @@ import torch
 
 from sslbook._check import InputError, positive
 from sslbook._files import SOURCE, commit
-from sslchapters.audit.paper_tables import BYOL
+from sslchapters.audit.full_runs import BYOL
 from sslchapters.records import require_source_tree
 
 OUT = SOURCE.parent / "_build/gpu"

@@ -1,10 +1,10 @@
-from sslchapters.asking import ask as ask
 from sslchapters.claims import Run as Run
 from sslchapters.claims import begin as begin
 from sslchapters.claims import claim as claim
 from sslchapters.claims import measure as measure
 from sslchapters.plots import show as show
 from sslchapters.plots import slider as slider
+from sslchapters.reading import ask as ask
 from sslchapters.reading import check as check
 from sslchapters.reading import sum_up as sum_up
 from sslchapters.reading import this_run as this_run

@@ -167,16 +167,16 @@ def claim(
     goes onto its page, and the chapter runs on. Raises ValueError if there is no criterion, no tolerance for ``expect``, or
     neither ``rivals`` nor ``rejects`` for an ``id``.
     """
-    runs = {} if of is None else {run: _result(f"value[{run!r}]", each)[0] for run, each in value.items() if run != of}
-    result, dtype = _result("value", value if of is None else value[of])
+    runs = {} if of is None else {run: _scalar(f"value[{run!r}]", each)[0] for run, each in value.items() if run != of}
+    result, dtype = _scalar("value", value if of is None else value[of])
     given = {"expect": expect, "rtol": rtol, "atol": atol, "below": below, "above": above}
     test = Criterion(**{part: _scalar(part, v)[0] for part, v in given.items() if v is not None})
     if not test.asserts:
         raise ValueError(f"claim {name!r}: nothing to test; give expect (with rtol or atol), below or above")
     if (expect is None) != (rtol is None and atol is None):
         raise ValueError(f"claim {name!r}: expect and its tolerance (rtol, atol) belong together; one is not given")
-    broken = {what: _result(f"rejects[{what!r}]", v)[0] for what, v in (rejects or {}).items()}
-    wrong = {what: _result(f"rivals[{what!r}]", v)[0] for what, v in (rivals or {}).items()}
+    broken = {what: _scalar(f"rejects[{what!r}]", v)[0] for what, v in (rejects or {}).items()}
+    wrong = {what: _scalar(f"rivals[{what!r}]", v)[0] for what, v in (rivals or {}).items()}
     if (id is not None or runs) and not broken and not wrong and all(test.passes(each) for each in runs.values()):
         raise ValueError(
             f"claim {name!r}: rivals and rejects are missing; give {{wrong theory: the value that it gives}} or {{what was "
@@ -205,7 +205,7 @@ def measure(
     amplifies rounding needs more: ``random=True`` compares a mean over seeds by its interval, and for a single value ``rtol``
     and ``atol`` say ``|value - recorded| <= atol + rtol |recorded|``. Scalars, intervals and errors as in `claim`.
     """
-    result, dtype = _result("value", value)
+    result, dtype = _scalar("value", value)
     if not isinstance(result, Interval) and not math.isfinite(result):
         raise AssertionError(f"{name}: {result!r} is not a finite number")
     if random and not isinstance(result, Interval):
@@ -215,8 +215,13 @@ def measure(
     return _publish_all(_number(name, result, id, dtype, Criterion(None, rtol, atol), random=random))
 
 
-def _scalar(argument: str, value: Any) -> tuple[float, str]:
-    """A Python, NumPy or torch scalar as ``(Python number, dtype)``; an int stays an int, so that counts print as counts."""
+def _scalar(argument: str, value: Any) -> tuple[Any, str]:
+    """A Python, NumPy or torch scalar as ``(Python number, dtype)``; an int stays an int, so that counts print as counts.
+
+    An interval stays as it is.
+    """
+    if isinstance(value, Interval):
+        return value, "float"
     dtype = str(getattr(value, "dtype", type(value).__name__))
     if getattr(value, "shape", ()) != ():
         raise TypeError(f"{argument}: got an array of shape {tuple(value.shape)}; one number is needed")
@@ -224,11 +229,6 @@ def _scalar(argument: str, value: Any) -> tuple[float, str]:
     if isinstance(plain, bool) or not isinstance(plain, (int, float)):
         raise TypeError(f"{argument}: got {plain!r} ({type(plain).__name__}); a real number is needed")
     return plain, dtype
-
-
-def _result(argument: str, value: Any) -> tuple[Value, str]:
-    """As `_scalar`, or an interval as it is."""
-    return (value, "float") if isinstance(value, Interval) else _scalar(argument, value)
 
 
 def _number(name: str, result: Value, id: str | None, dtype: str, test: Criterion, **rest: Any) -> Number:

@@ -106,12 +106,11 @@ def executed_numbers(executed: Path, chapters: Iterable[str]) -> list[Number]:
 
 def join(claims: Iterable[Claim], numbers: Sequence[Number]) -> list[Entry]:
     """Each claim with its numbers."""
-    entries = []
-    for claim in claims:
-        own = [number for number in numbers if number.id == claim.id and number.part_of is None]
-        own.sort(key=lambda number: not number.criterion.asserts)  # stable: the book's order within each kind
-        entries.append(Entry(claim, tuple(own)))
-    return entries
+    checks_first = sorted(
+        numbers, key=lambda number: not number.criterion.asserts
+    )  # in the book's order within each kind
+    own = {claim: [n for n in checks_first if n.id == claim.id and n.part_of is None] for claim in claims}
+    return [Entry(claim, tuple(found)) for claim, found in own.items()]
 
 
 def as_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:

@@ -206,8 +206,13 @@ _PLAY = """<button type="button" class="sslbook-play" aria-label="Play: {label}"
 """The play button: its first path is a triangle, its second two bars; the style sheet shows one of them."""
 
 
+Draw = Callable[[Any], Figure]
+Told = Callable[[Any], tuple[str, str]]
+"""Of a slider's value, how it is written, and what the picture shows there."""
+
+
 def slider(
-    draw: Callable[[Any], Figure],
+    draw: Draw,
     values: Sequence[Any],
     *,
     label: str,
@@ -239,7 +244,12 @@ def slider(
 
     # a person runs this, and so `draw` can be called again
     if any(variable in os.environ for variable in LIVE) and importlib.util.find_spec("ipywidgets") is not None:
-        places = list(values) if step is None else _places(values, step)
+        places = list(values)
+        if step is not None:  # all from the least to the largest, and the values themselves
+            least, most = min(values), max(values)
+            fine = [least + step * k for k in range(int((most - least) / step + 0.5) + 1)]
+            apart = (x for x in fine if x <= most and all(abs(x - value) > step / 4 for value in values))
+            places = sorted([*apart, *values])
         _live_slider(draw, places, label, told, places.index(values[start]), play=play)
         return
     frames = [picture(draw(value), keep_colors=keep_colors) for value in values]
@@ -313,28 +323,13 @@ def img(frame: bytes, alt: str, *classes: str, text: str | None = None, hidden: 
     )
 
 
-def _places(values: Sequence[Any], step: float) -> list[Any]:
-    """The numbers from the least of ``values`` to the largest by ``step``, and ``values`` themselves."""
-    low, high = min(values), max(values)
-    fine = [low + step * k for k in range(int((high - low) / step + 0.5) + 1)]
-    kept = [place for place in fine if place <= high and all(abs(place - value) > step / 4 for value in values)]
-    return sorted([*kept, *values])
-
-
 def display_html(html: str, text: str) -> None:
     """Show HTML (and `text` where HTML is not shown); in plain Python the figures were drawn, and that is all."""
     if get_ipython() is not None:
         display({"text/html": html, "text/plain": text}, raw=True)
 
 
-def _live_slider(
-    draw: Callable[[Any], Figure],
-    values: Sequence[Any],
-    label: str,
-    told: Callable[[Any], tuple[str, str]],
-    start: int,
-    play: bool,
-) -> None:
+def _live_slider(draw: Draw, values: Sequence[Any], label: str, told: Told, start: int, play: bool) -> None:
     """The ipywidgets slider, which hides the still picture of it that an opening has (`bookbuild.notebooks`).
 
     No `Output` and no `interact`: both can hang when a notebook is executed without a person.

@@ -1,11 +1,13 @@
 """What a reader's notebook calls: `this_run` and `sum_up` compare its numbers with the book's, `check` an exercise's answer.
 
-The numbers are those of `sslchapters.claims`, in the run that `begin` opened there.
+The numbers are those of `sslchapters.claims`, in the run that `begin` opened there.  And `ask`, which needs no kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from IPython.display import display
 from sslbook._check import counted
 from sslchapters import claims
 from sslchapters.intervals import Interval
+from sslchapters.plots import display_html
 from sslchapters.running import BOOK
 from sslchapters.values import ROLES, Number, allowed, apart, literal, parts, printed, short, typeset
 
@@ -123,6 +126,36 @@ def _mime(markdown: str) -> dict[str, str]:
     return {"text/markdown": markdown, "text/plain": markdown.replace("*", "")}
 
 
+# --- a box on the page that takes a reader's number: for warm-ups, predictions, and the step that is wrong ------------
+
+
+def ask(
+    answer: float, *, computed: float, wrong: Mapping[str, float], within: float = 0.005, shown: str = "{:.3g}"
+) -> None:
+    r"""Show a box that takes the number ``answer``, and says what went wrong with those that a reader may well give instead.
+
+    ``answer`` is what the solution derives by hand, ``computed`` what code finds without it: they must agree to 1e-6, or, for a
+    measured answer such as a prediction's, to ``within``. ``wrong`` are numbers by the mistake that leads to them, a sentence
+    that the reader sees, such as ``{"Centre first, then average.": 2.0}``. A number is taken as right if it is at most
+    ``within`` from the answer, as a decimal number or a fraction. Without scripts, and in Jupyter, it is a fold with the number.
+
+    Raises AssertionError where code finds another number, and where fewer than two mistakes are told from the answer.
+
+    >>> ask(4 / 5, computed=0.8, wrong={"Jitter adds to the spread.": 1.25, "It is squared.": 0.64})
+    """
+    apart = 1e-6 if within <= 0.005 else within
+    assert abs(answer - computed) <= apart, f"answer: got {answer}, and code finds {computed}"
+    told = sum(abs(number - answer) > 2 * within for number in wrong.values())
+    assert told == max(2, len(wrong)), f"wrong: got {dict(wrong)}; two or more, each beyond {2 * within} of {answer}"
+    mistakes = escape(json.dumps([[number, words] for words, number in wrong.items()]), quote=True)
+    number = escape(shown.format(answer))
+    box = (
+        f'<div class="sslbook-ask" data-sslbook-ask data-answer="{answer!r}" data-within="{within!r}" data-wrong="{mistakes}">'
+        f"<details><summary>The number</summary><p>{number}</p></details></div>"
+    )
+    display_html(box, "[a box for your number]")
+
+
 # --- the self-check of an exercise: the reader's function against the library's ---------------------------------------
 
 
@@ -163,9 +196,8 @@ def _judged(
         except Exception as error:  # whatever a reader's code raises is part of the answer
             return "✗", f"raises on case {tried}: {type(error).__name__}: {error}"
         wanted = _parts(reference(*map(_copy, arguments)))
-        given = (
-            [given] if len(given) > len(wanted) == 1 else given
-        )  # numbers, in a tuple where the library has an array
+        if len(given) > len(wanted) == 1:  # numbers, in a tuple where the library has an array
+            given = [given]
         if problem := _disagreement(given, wanted, rtol, atol):
             return "✗", f"differs from the library on case {tried}: {problem}"
     if tried == 0:
@@ -202,7 +234,8 @@ def _disagreement(given: list[Any], wanted: list[Any], rtol: float, atol: float)
         which = f"result {index + 1}: " if len(wanted) > 1 else ""
         array, target = _array(mine), _array(theirs)
         if array is None:
-            return f"{which}it returns {_kind(mine)} where {_kind(theirs)} is wanted"
+            kinds = ["None (is a return missing?)" if v is None else f"a {type(v).__name__}" for v in (mine, theirs)]
+            return f"{which}it returns {kinds[0]} where {kinds[1]} is wanted"
         assert target is not None, "the reference must return numbers"
         if array.shape != target.shape:
             return f"{which}its shape is {array.shape} where {target.shape} is wanted"
@@ -224,12 +257,8 @@ def _largest(array: np.ndarray, target: np.ndarray, off: np.ndarray) -> str:
     text += f": {array[worst]:.6g} where {target[worst]:.6g} is wanted"
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = (array / target)[target != 0]
-    if (
-        ratios.size > 1
-        and np.any(ratios)
-        and np.isfinite(ratios).all()
-        and np.ptp(ratios.real) <= 1e-6 * abs(ratios.flat[0])
-    ):
+    known = ratios.size > 1 and np.any(ratios) and np.isfinite(ratios).all()
+    if known and np.ptp(ratios.real) <= 1e-6 * abs(ratios.flat[0]):
         text += f" (every entry is {ratios.flat[0]:.4g} times what is wanted)"
     return text
 
@@ -240,19 +269,13 @@ def _parts(result: Any) -> list[Any]:
 
 def _array(value: Any) -> np.ndarray | None:
     """A result as a NumPy array of numbers; None if it is not one."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().resolve_conj().resolve_neg().numpy()
     try:
-        array = np.asarray(value)
+        array = value.numpy(force=True) if hasattr(value, "detach") else np.asarray(value)
     except ValueError:
         return None
     if array.dtype.kind not in "biufc":
         return None
     return array.astype(complex if array.dtype.kind == "c" else float)
-
-
-def _kind(value: Any) -> str:
-    return "None (is a return missing?)" if value is None else f"a {type(value).__name__}"
 
 
 def _copy(value: Any) -> Any:

@@ -143,18 +143,6 @@ class Filled:
     origin: str = ""
     wrong: tuple[str, ...] = ()
 
-    def only_seeds(self, seeds: Sequence[int]) -> Filled:
-        """The numbers of these seeds; raises ValueError, naming those there are, for others."""
-        if missing := [seed for seed in seeds if seed not in self.seeds]:
-            there = " ".join(map(str, self.seeds)) or "none"
-            raise ValueError(f"--seeds: the record holds {there}, got {' '.join(map(str, missing))}; --run runs others")
-        places = [self.seeds.index(seed) for seed in seeds]
-        entries = [
-            replace(entry, found={m: [values[i] for i in places] for m, values in entry.found.items()})
-            for entry in self.entries
-        ]
-        return replace(self, seeds=tuple(seeds), entries=tuple(entries))
-
 
 def fill(target: Printed, found: Mapping[str, Tensor], measures: Mapping[str, int], **more: Any) -> Filled:
     """``target`` with the ``found`` measures, each with the table's axes and one of seeds behind them; none if it is empty.
@@ -385,7 +373,16 @@ def _recorded(table: Table, options: argparse.Namespace) -> Filled:
         maker = f", and sslbook record {table.record} makes its record" if record is None and table.record else ""
         return replace(shown, origin=f"No record holds it: {again}{maker}.")
     shown = replace(shown, origin=f"Recorded: {record.provenance}\n{again} again.")
-    return shown.only_seeds(tuple(dict.fromkeys(options.seeds))) if options.seeds else shown
+    if not options.seeds:
+        return shown
+    seeds = tuple(dict.fromkeys(options.seeds))
+    if missing := [seed for seed in seeds if seed not in shown.seeds]:
+        there, got = (" ".join(map(str, some)) for some in (shown.seeds or ("none",), missing))
+        raise ValueError(f"--seeds: the record holds {there}, got {got}; --run runs others")
+    places = [shown.seeds.index(seed) for seed in seeds]
+    found = [{name: [values[i] for i in places] for name, values in entry.found.items()} for entry in shown.entries]
+    entries = [replace(entry, found=some) for entry, some in zip(shown.entries, found, strict=True)]
+    return replace(shown, seeds=seeds, entries=tuple(entries))
 
 
 def record_of(name: str) -> Record | None:

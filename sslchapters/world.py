@@ -88,7 +88,10 @@ def draw(
     ax.axhline(0, color="#cccccc", linewidth=0.8, zorder=0)
     ax.axvline(0, color="#cccccc", linewidth=0.8, zorder=0)
     if gate is not None:
-        _gate(ax, np.asarray(gate[0], dtype=float), gate[1], reach)
+        line, v = np.linspace(-reach, reach, 241), np.asarray(gate[0], dtype=float)
+        height = v[0] * line[None, :] + v[1] * line[:, None] + gate[1]
+        ax.contourf(line, line, height, levels=[-np.inf, 0], colors=["#dddddd"], alpha=0.7, zorder=0)
+        ax.contour(line, line, height, levels=[0], colors=["#333333"], linestyles="dashed", linewidths=1.4, zorder=1)
     for image, mark, name in zip(x, "so^D", (*names, "", ""), strict=False):
         mine = moments(image[None])
         if ellipses:
@@ -136,11 +139,3 @@ def draw_arrow(ax: Axes, start: Array, step: Array, color: str, label: str = "")
     place, beyond = (start + step / 2, 11 * along[::-1] * (-1, 1)) if color == "ink" else (end, 13 * along)
     said: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "zorder": 6}
     ax.annotate(label, tuple(place), tuple(beyond), color=PALETTE[color], **said)
-
-
-def _gate(ax: Axes, v: Array, b: float, reach: float) -> None:
-    """Grey where the neuron is off, and the line at which it opens."""
-    line = np.linspace(-reach, reach, 241)
-    height = v[0] * line[None, :] + v[1] * line[:, None] + b
-    ax.contourf(line, line, height, levels=[-np.inf, 0], colors=["#dddddd"], alpha=0.7, zorder=0)
-    ax.contour(line, line, height, levels=[0], colors=["#333333"], linestyles="dashed", linewidths=1.4, zorder=1)

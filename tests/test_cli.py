@@ -15,7 +15,7 @@ from bookbuild.execute import Outcome
 from bookbuild.layout import Book, Setting
 from bookbuild.regression import read_expected, write_expected
 from sslbook import cli
-from sslchapters import catalogue, records
+from sslchapters import commands, records
 from sslchapters.sweep import Study
 
 CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
@@ -128,7 +128,7 @@ def test_build(book: Book, executed: list[str], rendered: list[dict], capsys: py
 def test_record_runs_the_named_function_and_writes_its_numbers(tmp_path: Path, monkeypatch) -> None:
     study = Study(lambda seeds: {"sum": sum(seeds)}, (1, 2))
     monkeypatch.setitem(sys.modules, "tiny", SimpleNamespace(STUDIES={"tiny": study}))
-    monkeypatch.setattr(catalogue, "RECORDERS", {"tiny": "tiny"})
+    monkeypatch.setattr(commands, "RECORDERS", {"tiny": "tiny"})
     monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
     assert cli.main(["record", "tiny"]) == 0
     found = records.recorded("tiny", folder=tmp_path)

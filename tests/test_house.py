@@ -29,10 +29,10 @@ LONGEST = 630
 
 BUDGETS = {
     "sslbook": 8_620,
-    "sslchapters": 17_228,
+    "sslchapters": 16_988,
     "bookbuild": 3_195,
     "benchmarks": 486,
-    "tests": 11_624,
+    "tests": 11_486,
     "tools": 595,
 }
 """Lines of Python, which may only fall."""

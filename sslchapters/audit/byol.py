@@ -12,32 +12,16 @@ from torch import Tensor
 
 from sslbook._check import positive
 from sslbook.training.run.distributed import join
+from sslchapters.byol import runs
 from sslchapters.byol.records import DIGITS, EMA, NAMES, after, cells, filled
-from sslchapters.byol.runs import (
-    GROUPS,
-    LARGE,
-    MEASURES,
-    PLAIN,
-    SAMPLE,
-    WEIGHTS,
-    Ablation,
-    Augmentation,
-    Recipe,
-    Shape,
-    Split,
-    cifar10,
-    digits,
-    probes,
-    probes_and_definite,
-    train_ablations,
-)
+from sslchapters.byol.runs import Ablation, Recipe, Split, train_ablations
 from sslchapters.records import Record, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import Filled, Table, listing
 
 CIFAR10 = Recipe(
-    shape=Shape(size=32, colours=3, channels=(16, 32, 64), width=128, output=64),
-    augmentation=Augmentation(shift=0.15, zoom=0.25, rotation=0.0, gain=0.3, tint=0.2, grey=0.2, mirror=True),
+    shape=runs.Shape(size=32, colours=3, channels=(16, 32, 64), width=128, output=64),
+    augmentation=runs.Augmentation(shift=0.15, zoom=0.25, rotation=0.0, gain=0.3, tint=0.2, grey=0.2, mirror=True),
     epochs=4,
     batch=128,
 )
@@ -46,8 +30,8 @@ CIFAR10_IMAGES = 20_000
 SLOWER = 2 / 3
 """Table 10's learning rate, as a share of the other tables' (0.02 and 0.03 in the paper)."""
 IMAGES: dict[str, tuple[Callable[[], Split], Recipe]] = {
-    "digits": (digits, DIGITS),
-    "cifar10": (lambda: cifar10(CIFAR10_IMAGES), CIFAR10),
+    "digits": (runs.digits, DIGITS),
+    "cifar10": (lambda: runs.cifar10(CIFAR10_IMAGES), CIFAR10),
 }
 
 
@@ -75,7 +59,7 @@ def _run(name: str, data: str, options: argparse.Namespace) -> Filled:
     load, protocol = IMAGES[data]
     protocol = protocol_of(name, replace(protocol, epochs=options.epochs or protocol.epochs))
     fresh = train_ablations(protocol, cells(name, protocol), options.seeds, load(), device=options.device or "cpu")
-    found = {cell: {m: values[m][0] for m in MEASURES} for cell, values in fresh.items()}
+    found = {cell: {m: values[m][0] for m in runs.MEASURES} for cell, values in fresh.items()}
     return replace(filled(name, found), facts={"epochs": protocol.epochs})
 
 
@@ -115,26 +99,25 @@ TABLES = {
 
 DIGITS_MOMENTS = (0, 5, 10, 20, 50, 100)
 
-RATES = (0.03, 0.1, 0.3, 1.0)
-AVERAGES = (0.0, 0.9, 0.97, 0.99, 0.996)
-
 
 def digits_values(seeds: Sequence[int]) -> dict[str, Any]:
     """All tables, the released code's symmetric predictor, and averages against learning rates, on handwritten digits."""
-    data = digits()
+    data = runs.digits()
     wanted = {name: cells(name, DIGITS) for name in NAMES}
     found: dict[tuple[str, str], dict[str, Tensor]] = {}
     for recipe in dict.fromkeys(protocol_of(name, DIGITS) for name in NAMES):  # what tables share is trained once
         some = {(n, label): c for n in NAMES if protocol_of(n, DIGITS) == recipe for label, c in wanted[n].items()}
         found |= train_ablations(recipe, some, seeds, data, at=DIGITS_MOMENTS)
     symmetric = {name: Ablation(2, ema, symmetric=True) for name, ema in (("P, BN", 0.0), ("P, EMA, BN", EMA))}
-    averages = {f"{ema:g}": Ablation(2, ema) for ema in AVERAGES}
+    averages = {f"{ema:g}": Ablation(2, ema) for ema in (0.0, 0.9, 0.97, 0.99, 0.996)}
     return {
         "axes": "tables[name][cell][measure][epoch][seed]",
         "epochs": DIGITS_MOMENTS,
         "tables": {name: {label: rounded(found[name, label], 5) for label in wanted[name]} for name in NAMES},
         "symmetric": _final(DIGITS, symmetric, seeds, data),
-        "rates": {f"{rate:g}": _final(replace(DIGITS, rate=rate), averages, seeds, data) for rate in RATES},
+        "rates": {
+            f"{rate:g}": _final(replace(DIGITS, rate=rate), averages, seeds, data) for rate in (0.03, 0.1, 0.3, 1.0)
+        },
     }  # rates[rate][average][measure][seed]
 
 
@@ -148,14 +131,14 @@ def long_values(table: str, seeds: Sequence[int]) -> dict[str, Any]:
     """Cells of a table on the digits for four times as long."""
     recipe, parts = replace(DIGITS, epochs=LONG_MOMENTS[-1]), parts_folder() / "byol-long"
     some = {cell: cells(table, recipe)[cell] for cell in LONG[table]}
-    found = train_ablations(recipe, some, seeds, digits(), at=LONG_MOMENTS, parts=parts)
+    found = train_ablations(recipe, some, seeds, runs.digits(), at=LONG_MOMENTS, parts=parts)
     return {"axes": "cells[cell][measure][epoch][seed]", "epochs": LONG_MOMENTS, "cells": rounded(found, 5)}
 
 
 def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Table 3's eight cells on CIFAR-10, on the GPU if there is one; raises FileNotFoundError without the data."""
-    data = cifar10(CIFAR10_IMAGES)
-    at = sorted({0, CIFAR10.epochs // 2, CIFAR10.epochs})
+    data = runs.cifar10(CIFAR10_IMAGES)
+    at = [0, CIFAR10.epochs // 2, CIFAR10.epochs]
     found = train_ablations(CIFAR10, cells("B-Tab3", CIFAR10), seeds, data, at=at, device=str(join(None)))
     return {
         "axes": "tables[name][cell][measure][epoch][seed]",
@@ -171,64 +154,52 @@ def _final(protocol: Recipe, some: Mapping[str, Ablation], seeds: Sequence[int],
     return {name: {m: values[0] for m, values in measured.items()} for name, measured in found.items()}
 
 
-RESETS = {"never": 0, "T = 50": 50}
-"""Epochs of the digits, 21 steps each: 50 are 1,050 steps.  The papers' ten epochs of STL-10 are some 8,200, which are 390 of the
-digits': in a run of so few steps that is never."""
-
-RESET_MOMENTS = {"never": (0, 10, 50, 100, 200), "T = 50": (0, 50, 100)}
-"""Epochs after which to measure; a measurement comes before the reset of its moment."""
+RESETS = {"never": (0, (0, 10, 50, 100, 200)), "T = 50": (50, (0, 50, 100))}
+"""Epochs of the digits, 21 steps each, between resets: 50 are 1,050 steps.  The papers' ten epochs of STL-10 are some 8,200, which
+are 390 of the digits': in a run of so few steps that is never.  And after which to measure, before the reset of that moment."""
 
 
 def resets_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Tables 8 and 9 with resets by steps, and without; how definite Theorem 8's covariance is along each run."""
-    data, parts = digits(), parts_folder() / "byol-resets"
+    data, parts = runs.digits(), parts_folder() / "byol-resets"
     tabled = {label: cell for name in ("B-Tab8", "B-Tab9") for label, cell in cells(name, DIGITS).items()}
     found: dict[str, Any] = {}
-    for name, reset in RESETS.items():
+    for name, (reset, at) in RESETS.items():
         some = {label: replace(cell, reset=reset) for label, cell in tabled.items()}
-        at, how = RESET_MOMENTS[name], probes_and_definite
-        runs = train_ablations(DIGITS, some, seeds, data, at=at, measure=how, parts=parts)
-        found[name] = rounded(runs, digits=6)
+        how = partial(train_ablations, measure=runs.probes_and_definite, parts=parts)
+        found[name] = rounded(how(DIGITS, some, seeds, data, at=at), digits=6)
     return {
         "axes": "runs[resets][cell][measure][moment][seed]",
-        "epochs": {name: list(RESET_MOMENTS[name]) for name in RESETS},
+        "epochs": {name: list(at) for name, (_, at) in RESETS.items()},
         "steps": len(data.train) // DIGITS.batch,
         "runs": found,
     }
 
 
-LONG_AVERAGES = {f"{ema:g}": Ablation(2, ema) for ema in (0.0, 0.97, 0.996)}
+def average_values(images: str, at: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:
+    """Predictor and BatchNorm with and without a moving average.
 
-DIGITS_AT, CIFAR10_AT = (0, 5, 10, 20, 50, 100), (0, 2, 5, 10, 20, 40)
-
-
-def average_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Predictor and BatchNorm with and without a moving average, on the digits."""
-    return _averages("byol-average", DIGITS, digits(), seeds, DIGITS_AT)
-
-
-def _averages(
-    name: str, protocol: Recipe, data: Split, seeds: Sequence[int], at: Sequence[int], **how: Any
-) -> dict[str, Any]:
-    parts = parts_folder() / name
-    found = train_ablations(protocol, LONG_AVERAGES, seeds, data, at=at, measure=probes, parts=parts, **how)
-    return {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": rounded(found, digits=6)}
+    CIFAR-10's 40 epochs take three quarters of an hour of one core, a cell and a seed at a time.
+    """
+    load, protocol = IMAGES[images]
+    data, some = load(), {f"{ema:g}": Ablation(2, ema) for ema in (0.0, 0.97, 0.996)}
+    how: dict[str, Any] = {"measure": runs.probes, "parts": parts_folder() / f"byol-average-{images}"}
+    how |= {"alone": True, "device": str(join(None))} if images == "cifar10" else {}
+    found = rounded(train_ablations(protocol, some, seeds, data, at=at, **how), digits=6)
+    values = {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": found}
+    return values | ({"images": len(data.train), "batch": protocol.batch} if images == "cifar10" else {})
 
 
-def average_cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """The same on CIFAR-10 for 40 epochs: three quarters of an hour of one core, a cell and a seed at a time."""
-    data, how = cifar10(CIFAR10_IMAGES), {"alone": True, "device": str(join(None))}
-    values = _averages("byol-average-cifar10", CIFAR10, data, seeds, CIFAR10_AT, **how)
-    return values | {"images": len(data.train), "batch": CIFAR10.batch}
-
-
-BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, SAMPLE, SAMPLE)}
-BATCHLESS |= {"GroupNorm, no predictor": Ablation(0, EMA, SAMPLE, SAMPLE), "no norm": Ablation(2, EMA, PLAIN, PLAIN)}
+BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, runs.SAMPLE, runs.SAMPLE)}
+BATCHLESS |= {
+    "GroupNorm, no predictor": Ablation(0, EMA, runs.SAMPLE, runs.SAMPLE),
+    "no norm": Ablation(2, EMA, runs.PLAIN, runs.PLAIN),
+}
 """Networks without batch statistics in any layer, beside one with BatchNorm in all."""
-HALVES = {"group normalisation alone": Ablation(2, EMA, GROUPS, GROUPS)}
+HALVES = {"group normalisation alone": Ablation(2, EMA, runs.GROUPS, runs.GROUPS)}
 HALVES |= {
-    "standardised weights alone": Ablation(2, EMA, WEIGHTS, WEIGHTS),
-    "no norm, larger": Ablation(2, EMA, LARGE, LARGE),
+    "standardised weights alone": Ablation(2, EMA, runs.WEIGHTS, runs.WEIGHTS),
+    "no norm, larger": Ablation(2, EMA, runs.LARGE, runs.LARGE),
 }
 """What the second of them has both of, and networks without either that begin with larger weights."""
 
@@ -237,17 +208,17 @@ BATCHLESS_AT = (0, 20, 50, 100, 200)
 
 def batchless_values(some: Mapping[str, Ablation], seeds: Sequence[int]) -> dict[str, Any]:
     """:data:`BATCHLESS` or :data:`HALVES` on the digits, at the learning rate of the other records and at a smaller one."""
-    data, parts, runs = digits(), parts_folder() / "byol-batchless", {}
+    data, parts, found = runs.digits(), parts_folder() / "byol-batchless", {}
     for rate in (0.03, 0.1):
         recipe, place = replace(DIGITS, rate=rate), parts / f"{rate:g}"
-        runs[f"{rate:g}"] = rounded(train_ablations(recipe, some, seeds, data, at=BATCHLESS_AT, parts=place), 5)
-    return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(BATCHLESS_AT), "runs": runs}
+        found[f"{rate:g}"] = rounded(train_ablations(recipe, some, seeds, data, at=BATCHLESS_AT, parts=place), 5)
+    return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(BATCHLESS_AT), "runs": found}
 
 
 STUDIES = {
     "byol-batchless": Study(partial(batchless_values, BATCHLESS), tuple(range(8))),
-    "byol-average": Study(average_values, tuple(range(10))),
-    "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
+    "byol-average": Study(partial(average_values, "digits", DIGITS_MOMENTS), tuple(range(10))),
+    "byol-average-cifar10": Study(partial(average_values, "cifar10", (0, 2, 5, 10, 20, 40)), (0, 1, 2)),
     "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),
     "byol-digits": Study(digits_values, (0, 1, 2, 3, 4)),
     "byol-halves": Study(partial(batchless_values, HALVES), tuple(range(8))),

@@ -32,11 +32,6 @@ AHEAD, IMAGES = 50, 64
 THEORIES = (*LADDER, BESIDE[0], "within images", "between classes")
 Cell = tuple[str, float]
 """Digits or photographs, by SimCLR of a temperature or, at 0, by labels."""
-CELLS: dict[str, Cell] = {
-    f"{images}, {name}": (images, tau)
-    for images in ("digits", "photographs")
-    for name, tau in (("SimCLR 0.5", 0.5), ("SimCLR 0.1", 0.1), ("labels", 0.0))
-}
 
 
 @dataclass(frozen=True)
@@ -99,9 +94,11 @@ RESNET = Design(_resnet, 128, ("0.conv1", *STAGES, "1.linears.1"), (0, 150, 500)
 
 
 def _train(
-    net: nn.Module, head: nn.Module, scene: Population, tau: float, rate: float, steps: int, draw: torch.Generator
+    design: Design, nets: Sequence[nn.Module], scene: Population, tau: float, steps: int, draw: torch.Generator
 ) -> None:
-    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=rate)
+    """Steps of a network and its classifier, which counts where there is no temperature."""
+    net, head = nets
+    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=design.rate or tau or 0.1)
     for _ in range(steps):
         views, _, labels = scene.labelled_batch(IMAGES, draw)
         outputs = net(views.flatten(0, 1))
@@ -112,15 +109,6 @@ def _train(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-
-
-def _held(net: nn.Module, scene: Population, seed: int) -> nn.Module:
-    """A copy whose BatchNorm holds its statistics, once twenty batches more have passed without a step."""
-    held, draw = copy.deepcopy(net), torch.Generator().manual_seed(7_000_000 + seed)
-    with torch.no_grad():
-        for _ in range(20):
-            held(scene.labelled_batch(IMAGES, draw)[0].flatten(0, 1))
-    return held.eval()
 
 
 def _across(step: Tensor, weight: Tensor) -> Tensor:
@@ -152,16 +140,13 @@ def _predicted(design: Design, net: nn.Module, scene: Population, tau: float, se
     ]
 
 
-def _displaced(
-    design: Design, net: nn.Module, head: nn.Module, scene: Population, tau: float, seed: int
-) -> list[Tensor]:
+def _displaced(design: Design, nets: Sequence[nn.Module], scene: Population, tau: float, seed: int) -> list[Tensor]:
     """Of each layer the displacements of all continuations, ``(runs, weights)``."""
-    before, found = _weights(net, design.layers), []
+    before, found = _weights(nets[0], design.layers), []
     for number in range(design.runs):
-        one, top, draw = copy.deepcopy(net), copy.deepcopy(head), torch.Generator()
-        draw.manual_seed(1_000_003 * (seed + 1) + number)
-        _train(one, top, scene, tau, design.rate or tau or 0.1, AHEAD, draw)
-        found.append([after - w for after, w in zip(_weights(one, design.layers), before, strict=True)])
+        copies, draw = copy.deepcopy(nets), torch.Generator().manual_seed(1_000_003 * (seed + 1) + number)
+        _train(design, copies, scene, tau, AHEAD, draw)
+        found.append([after - w for after, w in zip(_weights(copies[0], design.layers), before, strict=True)])
     return [_across(torch.stack(moves), w) for moves, w in zip(zip(*found, strict=True), before, strict=True)]
 
 
@@ -173,9 +158,13 @@ def _measured(design: Design, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Te
         torch.manual_seed(seed)
         head, draw, rows = nn.Linear(design.outputs, 10), torch.Generator().manual_seed(seed), []
         for start, moment in zip((0, *design.moments), design.moments, strict=False):
-            _train(net, head, scene, tau, design.rate or tau or 0.1, moment - start, draw)
-            held = _held(net, scene, seed)
-            moved = _displaced(design, held, head, scene, tau, seed)
+            _train(design, (net, head), scene, tau, moment - start, draw)
+            # a copy whose BatchNorm holds its statistics, once twenty batches more have passed without a step
+            held, later = copy.deepcopy(net), torch.Generator().manual_seed(7_000_000 + seed)
+            with torch.no_grad():
+                for _ in range(20):
+                    held(scene.labelled_batch(IMAGES, later)[0].flatten(0, 1))
+            moved = _displaced(design, (held.eval(), head), scene, tau, seed)
             for d, step in zip(moved, _predicted(design, held, scene, tau, seed), strict=True):
                 cosines = nn.functional.cosine_similarity(step.mean(0), d.mean(0), dim=-1)
                 rows.append((cosines, of_halves(d), of_halves(step)))
@@ -184,35 +173,35 @@ def _measured(design: Design, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Te
     return {name: torch.stack(values) for name, values in found.items()}
 
 
-def _known(found: Tensor) -> list[Any]:
-    numbers = np.round(found.double().numpy(), 4)
-    known = numbers.astype(object)
-    known[np.isnan(numbers)] = None
-    return list(known.tolist())
-
-
 def values(name: str, cells: Mapping[str, tuple[Cell, Design]], seeds: tuple[int, ...]) -> dict[str, Any]:
     """A record: by kind of training what :func:`_measured` finds; cosines are signed, and null where a network diverged."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for label, (cell, design) in cells.items():
         part, keep = partial(_measured, design), parts_folder() / name / label
-        found[label] = sweep(part, [cell], seeds, alike=str, most=lambda _: 1, processes=cores(), keep=keep)[cell]
+        of = sweep(part, [cell], seeds, alike=str, most=lambda _: 1, processes=cores(), keep=keep)[cell]
+        numbers = {kind: each.double().numpy().round(4) for kind, each in of.items()}
+        found[label] = {kind: np.where(np.isnan(each), np.array(None), each).tolist() for kind, each in numbers.items()}
     settings = {label: {k: v for k, v in vars(design).items() if k != "world"} for label, (_, design) in cells.items()}
     return {
         "axes": "cells[cell][measure][seed][moment][layer][theory]",
         "moments": list(next(iter(settings.values()))["moments"]),  # of the first cell
         "settings": settings,
         "theories": list(THEORIES),
-        "cells": {label: {kind: _known(each) for kind, each in of.items()} for label, of in found.items()},
+        "cells": found,
     }
 
 
+CELLS = {
+    f"{images}, {name}": ((images, tau), SMALL)
+    for images in ("digits", "photographs")
+    for name, tau in (("SimCLR 0.5", 0.5), ("SimCLR 0.1", 0.1), ("labels", 0.0))
+}
 LABELS = replace(RESNET, moments=RESNET.moments[1:2], runs=4)
 PAIR = {"SimCLR 0.5": (("photographs", 0.5), RESNET), "labels": (("photographs", 0.0), LABELS)}
 STUDIES = {
     name: Study(partial(values, name, cells), tuple(range(seeds)))
     for name, cells, seeds in (
-        ("operators-displacement", {label: (cell, SMALL) for label, cell in CELLS.items()}, 8),
+        ("operators-displacement", CELLS, 8),
         ("operators-displacement-resnet", PAIR, 3),
     )
 }

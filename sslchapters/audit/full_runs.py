@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import shlex
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from sslbook._check import counted, positive
-from sslbook._files import runs_folder
-from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
-from sslbook.training.run.checkpoints import Row, read_result
+import torch
+
+from sslbook._check import counted, installing, positive
+from sslbook._files import runs_folder, write_text
+from sslbook.training.presets.papers import EPOCHS, IMAGES, ROWS, Run, preset_of, presets, run_of, without
+from sslbook.training.run.checkpoints import Busy, Diverged, Row, read_result
+from sslbook.training.run.settings import Refused
 from sslbook.training.run.step import load_data
 from sslchapters import tables as form
-from sslchapters.audit import cluster
-from sslchapters.audit.paper_tables import Cell, PaperTable, paper_tables
 from sslchapters.data_files import require_writable
 from sslchapters.records import Record, require_source_tree, results_folder, save_record
-from sslchapters.tables import Entry, Filled, Table, record_of
+from sslchapters.tables import Entry, Filled, Printed, Table, printed, record_of, unprinted
 
 SEEDS = (1, 2, 3, 4, 5)
 """Runs of each cell, as the papers have them."""
@@ -32,6 +36,61 @@ ORIGIN = ("seed", "seconds", "device", "torch", "sslbook", "commit", "precision"
 PROBED = ("epoch", "linear", "linear_best")
 """And of each of its rows that has an accuracy of the linear protocol."""
 TITLE = "Full runs: accuracy of the linear protocol in percent; best: over its epochs, by the test images, as released"
+
+
+# --- which preset, after how many epochs, is in which cell -----------------------------------------------------------
+
+SIMCLR = {
+    "A-Tab2": ("simclr-exact", "simclr-exact-noise", "simclr-nce"),
+    "A-Tab3": ("simclr-beta-minus-0.5", "simclr-beta-plus-0.2"),
+}
+"""The rows of each table, on CIFAR-10 and then on STL-10; columns are :data:`EPOCHS`."""
+BYOL = {
+    table: [row["name"] for row in ROWS if table in row["tables"].split()]
+    for table in ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
+}
+"""The cells of each table, row by row, after a hundred epochs."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: which preset after how many epochs, and what the paper prints, in percent (None: nothing)."""
+
+    label: str
+    preset: str
+    epochs: int
+    mean: float | None = None
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A printed table as cells to run, row by row."""
+
+    name: str
+    target: Printed
+    cells: tuple[Cell, ...]
+
+
+@cache
+def paper_tables() -> Mapping[str, PaperTable]:
+    """The tables by name: A-Tab2, A-Tab3, and each of B's on STL-10, where the paper has it, and on CIFAR-10."""
+    found = []
+    for name, slugs in SIMCLR.items():
+        runs = [(f"{data}-{slug}", epochs) for data in IMAGES for slug in slugs for epochs in EPOCHS]
+        found.append((name, printed(name), runs))
+    for data in ("stl10", "cifar10"):
+        for name, names in BYOL.items():
+            target, whole = printed(name), f"{name}-{data}-resnet18"
+            if data != "stl10":
+                source = f"{target.source}, which is on STL-10; here on CIFAR-10, where nothing is printed"
+                target = unprinted(whole, source, target.axes)
+            found.append((whole, target, [(f"{data}-{slug}", EPOCHS[0]) for slug in names]))
+    tables = {}
+    for name, target, runs in found:
+        cells = zip(target.cells, runs, target.numbers(), strict=True)
+        tables[name] = PaperTable(name, target, tuple(Cell(label, *run, *numbers) for label, run, numbers in cells))
+    return tables
 
 
 # --- what is there ---------------------------------------------------------------------------------------------------
@@ -103,16 +162,14 @@ def _at(rows: Sequence[Row], epoch: int) -> Row | None:
 def filled(sheet: PaperTable, found: Sequence[Line], seeds: Sequence[int], **more: Any) -> Filled:
     """A table with what finished runs have of it.  more: of `Filled`."""
     texts = sheet.target.texts()
-    entries = (_entry(at, line) for at, line in zip(itertools.product(*texts.values()), found, strict=True))
+    entries = []
+    for at, line in zip(itertools.product(*texts.values()), found, strict=True):
+        percent = {name: [100 * value for value in getattr(line, name)] for name in ("best", "final")}
+        whole = line.epochs == line.cell.epochs
+        said = ["no run"] * (not line.best and not line.diverged) + [f"after {line.epochs}"] * (not whole)
+        note = "; ".join([*said, *dict.fromkeys(line.diverged), *["recorded"] * line.recorded])
+        entries.append(Entry(at, (line.cell.mean, line.cell.std), percent, note, whole and line.unchanged))
     return Filled(sheet.name, sheet.target.source, texts, tuple(entries), {"best": 2, "final": 2}, tuple(seeds), **more)
-
-
-def _entry(at: tuple[str, ...], line: Line) -> Entry:
-    percent = {name: [100 * value for value in values] for name, values in (("best", line.best), ("final", line.final))}
-    whole = line.epochs == line.cell.epochs
-    said = ["no run"] * (not line.best and not line.diverged) + [f"after {line.epochs}"] * (not whole)
-    note = "; ".join([*said, *dict.fromkeys(line.diverged), *["recorded"] * line.recorded])
-    return Entry(at, (line.cell.mean, line.cell.std), percent, note, whole and line.unchanged)
 
 
 def on_page(name: str, seeds: Sequence[int], root: Path) -> Any:
@@ -140,7 +197,7 @@ class Owed:
 
 
 def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
-    """The debt of one of :func:`sslchapters.audit.paper_tables.paper_tables`."""
+    """The debt of one of :func:`paper_tables`."""
     wanted, known = runs_of(paper_tables()[table], seeds), _recorded(table)
     measured = {name: {row["epoch"] for row in run["rows"]} for name, run in known.items()}
     recorded = [run for run in wanted if measured.get(run.slug, set()) >= {run.settings.epochs, *run.settings.probes}]
@@ -158,24 +215,158 @@ def _recorded(table: str) -> dict[str, Any]:
     return {} if record is None else dict(record["runs"])
 
 
-def recorded_values(sheet: PaperTable, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
-    """What a record of a table holds: its accuracies, and the ``runs`` that they come from; chosen: as for :func:`lines`."""
-    with tempfile.TemporaryDirectory() as nowhere:
-        found = lines(sheet, seeds_of(runs), Path(nowhere), recorded=runs, **chosen)
-    cells = [{"cell": row.cell.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
-    return {"cells": cells, "runs": dict(runs)}
+# --- many runs at once through submitit: as processes on this machine, or as jobs of a Slurm cluster -----------------
+#
+# A run goes on from its last checkpoint wherever it is begun again.  So all there is to say is which runs a job makes, and that a
+# job which its cluster stops is queued again.
+
+CLUSTERS = ("local", "slurm", "debug")
+"""``debug`` runs the jobs one after the other in this process."""
+JOB = "job"
+"""The file in a run's folder that names the job of Slurm to which it was handed."""
 
 
-def seeds_of(runs: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
-    """The seeds of a record's runs."""
-    return tuple(sorted({run["seed"] for run in runs.values()}))
+@dataclass
+class Work:
+    """Runs that are made one after the other.  options: of ``trainer.train``.  gpu: the one that is used, if not all are."""
+
+    runs: Sequence[Run]
+    root: Path
+    options: dict[str, Any]
+    gpu: str | None = None
+
+    def __call__(self) -> list[str]:
+        """A sentence, also printed, for each run that diverged; one that another process is making is left to it."""
+        if self.gpu is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
+        failed = []
+        for run in self.runs:
+            try:
+                run.go(self.root, **self.options)
+            except Busy as error:
+                print(f"{run.title}: {error}, and left to it", file=sys.stderr, flush=True)
+            except Diverged as error:
+                failed.append(f"{run.title}: {error}")
+                print(failed[-1], file=sys.stderr, flush=True)
+        return failed
+
+    def checkpoint(self) -> Any:
+        """What submitit queues again when the cluster stops the job: the same."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
+
+
+def submit(
+    runs: Sequence[Run],
+    root: Path,
+    cluster: str,
+    *,
+    at_once: int = 1,
+    hours: int | None = None,
+    sbatch: Sequence[str] = (),
+    **options: Any,
+) -> list[Any]:
+    """Hand over all runs that are not finished, and return submitit's jobs; their logs lie in ``root/jobs``.
+
+    On "slurm" each run is a job of one array, ``at_once`` of them at a time, with eight cores, and a GPU unless ``device`` is cpu;
+    runs in its queue already stay out.  Elsewhere ``at_once`` processes share the runs, and on "local" the GPUs, if there are any.
+    hours: the longest that a job may take, 24 by default, and no end on this machine.  sbatch: more of its options, such as
+    ``partition=gpu``, which overrule these.  options: of ``trainer.train``.
+
+    Raises Refused, a ValueError, without submitit or Slurm, or if Slurm refuses the jobs.
+    """
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise Refused("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
+    try:
+        import submitit
+    except ImportError:
+        raise Refused(f"submitit is not installed: {installing('train')}") from None
+    waiting, slurm = [run for run in runs if not run.finished(root)], cluster == "slurm"
+    executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
+    executor.update_parameters(name="sslbook", timeout_min=60 * (hours or (24 if slurm else 24 * 365)))
+    if slurm:
+        queue = queued() or {}
+        waiting = [run for run in waiting if job_of(run, root) not in queue]
+        works = [Work([run], root, options) for run in waiting]
+        given = [option.removeprefix("--").partition("=") for option in sbatch]
+        more = {name.replace("-", "_"): value if equals else True for name, equals, value in given}
+        executor.update_parameters(
+            cpus_per_task=8,
+            gpus_per_node=None if options.get("device") == "cpu" else 1,
+            slurm_array_parallelism=at_once,
+            slurm_additional_parameters=more,
+        )
+    else:
+        names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+        gpus = names.split(",") if names and cluster == "local" else [None]
+        shares = [waiting[first::at_once] for first in range(min(at_once, len(waiting)))]
+        works = [Work(share, root, options, gpus[number % len(gpus)]) for number, share in enumerate(shares)]
+    if not works:
+        return []
+    try:
+        with executor.batch():
+            jobs = [executor.submit(work) for work in works]
+    except submitit.core.utils.FailedJobError as error:
+        raise Refused(f"Slurm refused the jobs: {str(error).strip()}") from None
+    for run, job in zip(waiting, jobs, strict=True) if slurm else ():
+        write_text(run.folder(root) / JOB, f"{job.job_id}\n")
+    return jobs
+
+
+def collect(jobs: Sequence[Any]) -> list[str]:
+    """Wait for the jobs; a sentence for each run that diverged, and for each job that failed."""
+    from submitit.core.utils import UncompletedJobError
+
+    failed: list[str] = []
+    try:
+        for job in jobs:
+            try:
+                failed += job.result()
+            except UncompletedJobError:
+                failed.append(f"job {job.job_id} failed: {job.paths.stderr} says why")
+                print(failed[-1], file=sys.stderr, flush=True)
+    except KeyboardInterrupt:  # else they would go on, and nobody with them
+        for job in jobs:
+            job.cancel()
+        raise
+    return failed
+
+
+def queued() -> dict[str, str] | None:
+    """The user's jobs that Slurm has not ended, such as ``12_0``, each with its state; None without an answer from Slurm."""
+    try:
+        command = ["squeue", "--me", "--array", "--noheader", "--format=%i %T %r"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    return {job: state.lower() + (f" ({why[0]})" if state == "PENDING" else "") for job, state, *why in lines}
+
+
+def job_of(run: Run, root: Path) -> str:
+    """The job of Slurm to which a run was last handed; empty if it was to none."""
+    file = run.folder(root) / JOB
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+
+
+def fates(runs: Sequence[Run], root: Path) -> list[str]:
+    """A sentence for each of these runs, which are not finished, that Slurm has in its queue or whose job ended."""
+    handed = {job: run for run in runs if (job := job_of(run, root))}
+    queue = queued() if handed else None
+    return [
+        f"{run.title}: job {job} "
+        + (f"is {queue[job]}" if job in queue else f"ended without it: {root / 'jobs' / f'{job}_0_log.err'} says why")
+        for job, run in handed.items()
+        if queue is not None
+    ]
 
 
 # --- ``sslbook table`` -----------------------------------------------------------------------------------------------
 
 
-def _missing(name: str, options: argparse.Namespace) -> list[Run]:
-    """The runs that are not finished; raises ValueError for options that don't go together."""
+def _runs(name: str, options: argparse.Namespace) -> tuple[list[Run], list[Run]]:
+    """All runs, and those that are not finished; raises ValueError for options that don't go together."""
     if options.record:
         if options.changes or options.epochs:
             raise ValueError("--record is of the table as it is printed, without --set and --epochs")
@@ -187,23 +378,19 @@ def _missing(name: str, options: argparse.Namespace) -> list[Run]:
     if options.slurm and options.cluster != "slurm":
         raise ValueError("--slurm is for a cluster: add --cluster slurm")
     options.seeds = options.seeds or SEEDS
-    root, wanted = runs_folder(options.folder), runs_of(paper_tables()[name], options.seeds, **_chosen(options))
-    return [run for run in wanted if not run.finished(root)]
-
-
-def _chosen(options: argparse.Namespace) -> dict[str, Any]:
-    return {"epochs": options.epochs, "changes": options.changes}
+    wanted = runs_of(paper_tables()[name], options.seeds, epochs=options.epochs, changes=options.changes)
+    return wanted, [run for run in wanted if not run.finished(runs_folder(options.folder))]
 
 
 def _plan(name: str, options: argparse.Namespace) -> str:
-    missing = _missing(name, options)
+    _, missing = _runs(name, options)
     folders = [str(run.folder(runs_folder(options.folder))) for run in missing]
     return "\n".join([*folders, f"{counted(len(missing), 'run')} missing."])
 
 
 def _run(name: str, options: argparse.Namespace) -> Filled:
     """Make what is missing, here or on a cluster, and show the table; a run that came to no end is ``wrong``."""
-    missing, root = _missing(name, options), runs_folder(options.folder)
+    (_, missing), root = _runs(name, options), runs_folder(options.folder)
     chosen = {"device": options.device, "quiet": options.quiet}
     wrong: list[str] = []
     if options.download:
@@ -213,34 +400,36 @@ def _run(name: str, options: argparse.Namespace) -> Filled:
         for number, run in enumerate(missing, 1):
             if not options.quiet:
                 print(f"Run {number} of {len(missing)}: {run.slug}", file=sys.stderr, flush=True)
-            wrong += cluster.Work([run], root, chosen)()
+            wrong += Work([run], root, chosen)()
     elif missing:
         more = {"at_once": options.jobs or 1, "hours": options.hours, "sbatch": options.slurm}
-        jobs = cluster.submit(missing, root, options.cluster, **more, **chosen)
+        jobs = submit(missing, root, options.cluster, **more, **chosen)
         print(
             f"{counted(len(jobs), 'job')} handed over; their logs are in {root / 'jobs'}", file=sys.stderr, flush=True
         )
-        wrong += [] if options.cluster == "slurm" else cluster.collect(jobs)
+        wrong += [] if options.cluster == "slurm" else collect(jobs)
     return _show(name, None, options, wrong=tuple(wrong))
 
 
 def _show(name: str, record: Record | None, options: argparse.Namespace, wrong: tuple[str, ...] = ()) -> Filled:
     """The table with the runs that are here; where one is not, with what the record has of it."""
-    missing = _missing(name, options)
+    wanted, missing = _runs(name, options)
     sheet, root, seeds = paper_tables()[name], runs_folder(options.folder), options.seeds
     if options.record:
         _keep(sheet, seeds, root, shlex.join(["sslbook", "table", name, *options.given]))
     record = None if options.changes or options.epochs else record_of(name)
-    found = lines(sheet, seeds, root, recorded=record["runs"] if record else None, **_chosen(options))
-    facts = {"changed": ", ".join(options.changes)} if options.changes else {}
+    known, facts = (
+        record["runs"] if record else None,
+        {"changed": ", ".join(options.changes)} if options.changes else {},
+    )
+    found = lines(sheet, seeds, root, epochs=options.epochs, changes=options.changes, recorded=known)
     told = [f"Recorded: {record.provenance}"] if record and any(line.recorded for line in found) else []
-    origin = "\n".join([*told, *_left(name, missing, options)])
+    origin = "\n".join([*told, *_left(name, len(wanted), missing, options)])
     return filled(sheet, found, seeds, facts=facts, origin=origin, wrong=wrong)
 
 
-def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Iterator[str]:
-    """What is still to be made, the command for it, and what became of jobs."""
-    wanted = len(runs_of(paper_tables()[name], options.seeds, **_chosen(options)))
+def _left(name: str, wanted: int, missing: Sequence[Run], options: argparse.Namespace) -> Iterator[str]:
+    """What is still to be made of so many runs, the command for it, and what became of jobs."""
     if not missing:
         yield f"Finished: {counted(wanted, 'run')}."
         return
@@ -254,7 +443,7 @@ def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Ite
     hours = sum(replace(presets()[run.name], settings=run.settings).minutes for run in missing) / 60
     about = f", in about {hours:.0f} hours on one H200" * (hours >= 1)
     yield f"{counted(len(missing), 'run')} of {wanted} not made yet: {again} makes them{about}."
-    yield from cluster.fates(missing, runs_folder(options.folder))
+    yield from fates(missing, runs_folder(options.folder))
 
 
 def _keep(sheet: PaperTable, seeds: Sequence[int], root: Path, command: str) -> None:
@@ -279,8 +468,11 @@ def _keep(sheet: PaperTable, seeds: Sequence[int], root: Path, command: str) -> 
         by_epoch = {row["epoch"]: row for part in (old[name], new[name]) for row in part["rows"]}
         longer = max((new[name], old[name]), key=lambda part: max((row["epoch"] for row in part["rows"]), default=-1))
         kept[name] = {**longer, "rows": [by_epoch[epoch] for epoch in sorted(by_epoch)]}
-    values, seconds = recorded_values(sheet, kept), sum(run.get("seconds") or 0 for run in kept.values())
-    file = save_record(sheet.name, values, seeds=seeds_of(kept), seconds=seconds, command=command)
+    of, seconds = sorted({run["seed"] for run in kept.values()}), sum(run.get("seconds") or 0 for run in kept.values())
+    with tempfile.TemporaryDirectory() as nowhere:  # by the record alone
+        found = lines(sheet, of, Path(nowhere), recorded=kept)
+    cells = [{"cell": row.cell.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
+    file = save_record(sheet.name, {"cells": cells, "runs": kept}, seeds=of, seconds=seconds, command=command)
     print(f"Written: {file}", file=sys.stderr)
 
 
@@ -290,7 +482,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--set", dest="changes", metavar="KEY=VALUE", action="append", default=[], help="change a setting of all runs")
     add("--dry-run", action="store_true", help="name the runs that are missing, and make none")
     add("--record", action="store_true", help="add the finished runs' numbers to data/results")
-    add("--cluster", choices=cluster.CLUSTERS, help="run it through submitit")
+    add("--cluster", choices=CLUSTERS, help="run it through submitit")
     add("--jobs", type=positive, metavar="N", help="jobs of a cluster at once (default: 1)")
     add("--hours", type=positive, metavar="N", help="the longest that a job may take (Slurm: 24)")
     add("--slurm", metavar="OPTION", action="append", default=[], help="an option of sbatch: partition=gpu")
@@ -305,11 +497,11 @@ TABLES = {
         TITLE,
         name,
         SEEDS,
-        show=partial(_show, name),
-        run=partial(_run, name),
-        options=_options,
-        layout=form.listing,
-        plan=partial(_plan, name),
+        partial(_show, name),
+        partial(_run, name),
+        _options,
+        form.listing,
+        partial(_plan, name),
     )
     for name in paper_tables()
 }

@@ -23,17 +23,8 @@ from sslbook.trees import exact
 from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
 from sslchapters import data_files
-from sslchapters.hltm import theory
-from sslchapters.hltm.runs import (
-    BATCH,
-    FORMULAS,
-    MIXED,
-    STATISTICS,
-    TreeRun,
-    best_correlations,
-    train_protocols,
-    untrained,
-)
+from sslchapters.hltm import runs, theory
+from sslchapters.hltm.runs import BATCH, FORMULAS, STATISTICS, TreeRun
 from sslchapters.records import Record, rounded
 from sslchapters.sweep import Study
 from sslchapters.tables import PARTS as PRINTED_PARTS
@@ -54,9 +45,9 @@ def rerun(
     epochs: after how many epochs to measure, on as many samples as an epoch has; the last one ends the training.
     processes: one a core if 0.
     """
-    measure = partial(best_correlations, latents=tuple(latents), samples=cells[0].epoch_size)
-    runs = train_protocols(cells, seeds, measure, epochs, processes=processes or cores(), device=device)
-    return {name: torch.stack([runs[cell][name] for cell in cells]).permute(3, 0, 2, 1) for name in STATISTICS}
+    measure = partial(runs.best_correlations, latents=tuple(latents), samples=cells[0].epoch_size)
+    found = runs.train_protocols(cells, seeds, measure, epochs, processes=processes or cores(), device=device)
+    return {name: torch.stack([found[cell][name] for cell in cells]).permute(3, 0, 2, 1) for name in STATISTICS}
 
 
 def _epochs_of(target: Printed) -> tuple[int, ...]:
@@ -116,22 +107,13 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epoch-size", type=epoch, metavar="N", help="samples an epoch (default: 64000)")
 
 
-TITLE = "Normalised correlation of latent variables with the best unit of their part"
+TITLE, SEEDS = "Normalised correlation of latent variables with the best unit of their part", tuple(range(1, 11))
 LEGEND = (
     "s: the root; s101: the variable that right, left, right lead to from it. U[a, b]: range of the polarities."
     " units: in each part of the network. a±b: mean and deviation over seeds."
 )
 TABLES = {
-    name: Table(
-        name,
-        TITLE,
-        "hltm-tables",
-        tuple(range(1, 11)),
-        show=partial(_show, name),
-        run=partial(_run, name),
-        options=_options,
-        legend=LEGEND,
-    )
+    name: Table(name, TITLE, "hltm-tables", SEEDS, partial(_show, name), partial(_run, name), _options, legend=LEGEND)
     for name in ("A-Tab4", "A-Tab6", "B-Tab2")
 }
 
@@ -209,8 +191,8 @@ def curves(
     protocols: Mapping[str, TreeRun], seeds: Sequence[int], epochs: Sequence[int] = NORM_EPOCHS, *, processes: int = 2
 ) -> dict[str, dict[str, Tensor]]:
     """For each protocol, the norms over training: a part's name to ``(epochs, R)``."""
-    runs = train_protocols(list(protocols.values()), seeds, operator_norms, epochs, processes=processes)
-    return {name: {part: found.T for part, found in runs[protocol].items()} for name, protocol in protocols.items()}
+    found = runs.train_protocols(list(protocols.values()), seeds, operator_norms, epochs, processes=processes)
+    return {name: {part: of.T for part, of in found[protocol].items()} for name, protocol in protocols.items()}
 
 
 LATENTS = ("s", "s0", "s1", "s101", "s0111")
@@ -225,7 +207,7 @@ EPOCHS = (0, 1, 20, 49, 50)
 def table_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Trials for :data:`FORMULAS` x :data:`STATISTICS`, as nested lists whose axes are named under ``axes``."""
     base = [TreeRun(lower=lower, width=width) for lower in LOWER for width in WIDTHS]
-    means = torch.stack([untrained(cell, range(1, UNTRAINED + 1), LATENTS).mean(0) for cell in base])
+    means = torch.stack([runs.untrained(cell, range(1, UNTRAINED + 1), LATENTS).mean(0) for cell in base])
     means = means.unflatten(0, (len(LOWER), len(WIDTHS))).permute(2, 0, 1)  # before training, over the population
     values: dict[str, Any] = {
         "axes": "values[loss][statistic][latent][lower][width][epoch][trial]",
@@ -277,9 +259,9 @@ def norm_values(seeds: Sequence[int], protocols: Mapping[str, TreeRun]) -> dict[
 PRINTED_LOSS = {f"width {width:g}": replace(BASE, loss="printed", width=int(width)) for width in FACTORS["width"]}
 """Every width of the figures under the loss as printed: :data:`BASE` has the released one."""
 STUDIES = {
-    "hltm-tables": Study(table_values, tuple(range(1, 11))),
+    "hltm-tables": Study(table_values, SEEDS),
     "hltm-narrow": Study(narrow_values, tuple(range(1, 41))),
-    "hltm-narrow-mixed": Study(partial(narrow_values, losses=MIXED, epochs=(0, 1, 20)), tuple(range(1, 41))),
+    "hltm-narrow-mixed": Study(partial(narrow_values, losses=runs.MIXED, epochs=(0, 1, 20)), tuple(range(1, 41))),
     "hltm-norms": Study(partial(norm_values, protocols=norm_cells()), tuple(range(1, 31))),
     "hltm-norms-printed": Study(partial(norm_values, protocols=PRINTED_LOSS), tuple(range(1, 31))),
 }

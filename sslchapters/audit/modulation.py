@@ -34,11 +34,10 @@ VARIANTS = {
 """Which experiment: the released code's, with the options of its instructions or the default number of outputs, or the text's."""
 
 
-def in_table(
-    cells: Mapping[tuple[int, int, str], runs.TableCell],
-    found: Mapping[runs.TableCell, Mapping[str, Tensor]],
-    score: str,
-) -> Tensor:
+Cells = Mapping[tuple[int, int, str], runs.TableCell]
+
+
+def in_table(cells: Cells, found: Mapping[runs.TableCell, Mapping[str, Tensor]], score: str) -> Tensor:
     """One score of what `train_cells` found, in the axes of ``cells``: ``(betas, patterns, labels, seeds)``."""
     shape = [len({key[axis] for key in cells}) for axis in range(3)]
     rows = torch.stack([found[cell][score] for cell in cells.values()])
@@ -186,14 +185,12 @@ TABLES = {
     if name != "C-Fig5"
     for title in ["Matching scores χ+" + (" and χ-" if name != "C-Tab1" else "")]
 }
-STARRED = (
+title = (
     "Each field's largest weight on each token, in units of the field's; a star: a generator may fix the token there"
 )
-TABLES["C-Fig5"] = Table("C-Fig5", STARRED, RECORD, SEEDS[:1], _show_weights, _run_weights, _size)
+TABLES["C-Fig5"] = Table("C-Fig5", title, RECORD, SEEDS[:1], _show_weights, _run_weights, _size)
 
 FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
-
-Cells = Mapping[tuple[int, int, str], runs.TableCell]
 
 
 def _trained(

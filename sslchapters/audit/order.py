@@ -35,10 +35,6 @@ TIMES = (0, 1, 2, 3, 4, 6, 8, 10, 16, 20)
 PREDICTORS = ("block", "rate", "headroom")
 
 
-def _names(depth: int) -> list[str]:
-    return ["s" + "".join(path) for path in itertools.product("01", repeat=depth)]
-
-
 def _measure(run: TreeRun, tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
     """``rate``: minus the product of a part's weights with the loss's gradient, of 20 batches, over their square."""
     best = [each.abs().amax(-1) for each in exact.latent_correlations(tree, net)]
@@ -50,7 +46,8 @@ def _measure(run: TreeRun, tree: LatentTree, net: TreeNetwork, seeds: Sequence[i
             for sum_, slope in zip(total, gradients(net, leaves, run)[: len(total)], strict=True):
                 sum_ += slope / 20
         for depth in DEPTHS:
-            blocks = [theory.expected_connection(tree, net, listed, name) for name in _names(depth)]
+            names = ["s" + "".join(path) for path in itertools.product("01", repeat=depth)]
+            blocks = [theory.expected_connection(tree, net, listed, name) for name in names]
             found[f"block {depth}"] = torch.stack([theory.operator_norm(tree, block) for block in blocks], 1)
             w = net.weights[depth]
             found[f"rate {depth}"] = -(w * total[depth]).sum((2, 3)) / w.square().sum((2, 3))
@@ -94,8 +91,8 @@ def ranked(of: dict[str, Any], depth: int, outcome: str = "gain") -> dict[str, I
         "headroom": 1 - course[:, 0],
     }
     found = {}
-    for name in PREDICTORS:
-        pairs = [(x, y) for x, y in zip(known[name], result, strict=True) if np.ptp(x) > 0 and np.ptp(y) > 0]
+    for name, numbers in known.items():
+        pairs = [(x, y) for x, y in zip(numbers, result, strict=True) if np.ptp(x) > 0 and np.ptp(y) > 0]
         found[name] = mean_interval(np.array([stats.spearmanr(x, y).statistic for x, y in pairs]))
     return found
 

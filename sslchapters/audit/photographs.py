@@ -31,6 +31,7 @@ from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import FACTOR, SUBSET_SEED, Batches, generator, layout_of, make_optimizer
 from sslchapters.growth.dose import Response, between, response
 from sslchapters.intervals import Interval
+from sslchapters.probing import ridge
 from sslchapters.records import kept, parts_folder, rounded
 from sslchapters.sweep import Study
 from sslchapters.training.records import settings_of
@@ -106,11 +107,6 @@ def cross_entropy(outputs: Any) -> Tensor:
     return 0.5 * (one + two)
 
 
-def bare(outputs: Any) -> Tensor:
-    """The simple loss of the outputs themselves, not of their cosines."""
-    return pairs.contrastive(outputs.z1, outputs.z2, "simple", normalize=False)
-
-
 @dataclass(frozen=True)
 class Method:
     """A course of `sslchapters.training.records`, and what is changed in it; another loss of the outputs, if there is one."""
@@ -129,7 +125,7 @@ METHODS = {
     "BYOL": Method("byol, both"),
     "labels": Method(loss=cross_entropy),
     "random labels": Method(loss=cross_entropy, random_labels=True),
-    "simple loss": Method(loss=bare),
+    "simple loss": Method(loss=lambda of: pairs.contrastive(of.z1, of.z2, "simple", normalize=False)),  # not of cosines
 }
 UNTRAINED = {"untrained": "InfoNCE, τ = 0.5", "untrained, BYOL": "BYOL"}
 """Networks that are only measured, and the method whose networks they are."""
@@ -144,7 +140,7 @@ def settings(method: str, seed: int) -> Settings:
     return settings_of(of.course, seed, (*CHANGES, *of.changes, f"epochs={max(LOOKS)}"))
 
 
-def run(name: str, seed: int, looks: Sequence[int] = LOOKS) -> dict[str, Any]:
+def run(name: str, seed: int) -> dict[str, Any]:
     """Train one network and measure it: ``loss`` by epoch, what `end` measures, and by look what `on_the_way` does.
 
     name: of `METHODS`, or of `UNTRAINED`, which is measured as it is.
@@ -171,7 +167,7 @@ def run(name: str, seed: int, looks: Sequence[int] = LOOKS) -> dict[str, Any]:
         return loss(outputs._replace(labels=labels[index]))
 
     rows, losses = [on_the_way(model, world, value)], []
-    for epoch in range(1, max(looks) + 1):
+    for epoch in range(1, max(LOOKS) + 1):
         model.train()
         for step in range((epoch - 1) * batches.per_epoch, epoch * batches.per_epoch):
             found = value(*world.planted.batch(batches, step))
@@ -180,9 +176,9 @@ def run(name: str, seed: int, looks: Sequence[int] = LOOKS) -> dict[str, Any]:
             optimizer.step()
             model.update_target(made.ema)
             losses.append(float(found.detach()))
-        if epoch in looks:
+        if epoch in LOOKS:
             rows.append(on_the_way(model, world, value))
-    by_epoch = np.array(losses).reshape(max(looks), -1).mean(1).tolist()
+    by_epoch = np.array(losses).reshape(max(LOOKS), -1).mean(1).tolist()
     on_way = {measure: [row[measure] for row in rows] for measure in rows[0]}
     return rounded({"loss": by_epoch, **end(model, world), **on_way}, digits=5)
 
@@ -214,19 +210,24 @@ def end(model: Siamese, world: World) -> dict[str, Any]:
     """Of features and embeddings, ``r2`` and ``slope`` of each of the sixteen gratings, and ``knn``, the classes' accuracy.
 
     ``r2``: of a linear probe for the grating's coordinate.  ``slope``: logarithm of the squared norm of the mean derivative of the
-    outputs by the coordinate, over the outputs' variance.
+    outputs by the coordinate, over the outputs' variance.  ``knn``: by features of images that are not augmented, with every
+    grating at its mean.
     """
     # BatchNorm's running statistics from planted views of the training images, a plain average
-    views = (torch.cat([one, two]) for _, one, two in world.batches(1, 6))
-    update_bn(views, nn.Sequential(model.encoder, model.projector))
+    batches = (torch.cat([one, two]) for _, one, two in world.batches(1, 6))
+    update_bn(batches, nn.Sequential(model.encoder, model.projector))
     model.eval()
     outputs = _both(model, world.views)
-    r2 = {place: r_squared(z, world.coordinates) for place, z in outputs.items()}
+    parts = []
+    for images in (world.planted.images.take(slice(2000)), world.held_out.take(slice(1500))):
+        views = plain(images.pixels, PIPELINES["cifar10"])
+        planted = with_gratings(views, torch.full((len(views), len(WAVES)), MEAN), world.planted.waves)
+        parts += [torch.cat([model.encoder(part) for part in planted.split(500)]), images.labels]
     return {
         "order": world.planted.order.tolist(),
-        "r2": r2,
+        "r2": {place: r_squared(z, world.coordinates) for place, z in outputs.items()},
         "slope": slopes(model, world),
-        "knn": neighbours(model, world),
+        "knn": knn_accuracy(*parts),
     }
 
 
@@ -237,17 +238,14 @@ def _both(model: Siamese, views: Tensor) -> dict[str, Tensor]:
 
 def r_squared(outputs: Tensor, coordinates: Tensor) -> list[float]:
     """R² of a ridge regression for each coordinate, fitted to the first `FITTED` rows, on the others: ``(16,)``."""
-    x = outputs.double()
-    x = (x - x[:FITTED].mean(0)) / x[:FITTED].std(0).clamp(min=1e-9)
-    x, y = F.pad(x, (0, 1), value=1.0), coordinates.double()
-    gram = x[:FITTED].T @ x[:FITTED] + 20.0 * torch.eye(x.shape[1])
-    rest = y[FITTED:] - x[FITTED:] @ torch.linalg.solve(gram, x[:FITTED].T @ y[:FITTED])
-    return (1 - rest.square().sum(0) / (y[FITTED:] - y[FITTED:].mean(0)).square().sum(0)).tolist()
+    truth = coordinates[FITTED:].double()
+    rest = truth - ridge(outputs[:FITTED], coordinates[:FITTED], outputs[FITTED:])
+    return (1 - rest.square().sum(0) / (truth - truth.mean(0)).square().sum(0)).tolist()
 
 
-def slopes(model: Siamese, world: World, images: int = 128, by: float = 0.5) -> dict[str, list[float]]:
+def slopes(model: Siamese, world: World, by: float = 0.5) -> dict[str, list[float]]:
     """Of each grating: log of the squared norm of the outputs' mean change with its coordinate, over their variance."""
-    views = world.views[:images]
+    views = world.views[:128]
     at_rest = _both(model, views)
     found: dict[str, list[float]] = {place: [] for place in at_rest}
     for wave in world.planted.waves:
@@ -256,17 +254,6 @@ def slopes(model: Siamese, world: World, images: int = 128, by: float = 0.5) -> 
             change = (more[place] - less[place]).double().mean(0) / (2 * by)
             found[place].append(float((change.square().sum() / rest.double().var(0).sum()).log()))
     return found
-
-
-@torch.no_grad()
-def neighbours(model: Siamese, world: World, known: int = 2000, asked: int = 1500) -> float:
-    """k-NN accuracy of the classes by the features, of images that are not augmented, every grating at its mean."""
-    parts = []
-    for images in (world.planted.images.take(slice(known)), world.held_out.take(slice(asked))):
-        views = plain(images.pixels, PIPELINES["cifar10"])
-        planted = with_gratings(views, torch.full((len(views), len(WAVES)), MEAN), world.planted.waves)
-        parts += [torch.cat([model.encoder(part) for part in planted.split(500)]), images.labels]
-    return knn_accuracy(*parts)
 
 
 def on_the_way(model: Siamese, world: World, value: Callable[[Tensor, Tensor, Tensor], Tensor]) -> dict[str, Any]:
@@ -279,9 +266,7 @@ def on_the_way(model: Siamese, world: World, value: Callable[[Tensor, Tensor, Te
     return found
 
 
-def growth_by_share(
-    model: Siamese, world: World, value: Callable[[Tensor, Tensor, Tensor], Tensor], count: int = 6
-) -> dict[str, Any]:
+def growth_by_share(model: Siamese, world: World, value: Callable[[Tensor, Tensor, Tensor], Tensor]) -> dict[str, Any]:
     """Growth of `NEW` gratings over their variance, fitted by a line in their share, and the share of the outputs' cosines.
 
     A new grating's coordinate gets a gain, and growth is minus the loss's derivative by the gain's logarithm: in a linear network
@@ -290,7 +275,7 @@ def growth_by_share(
     """
     waves = gratings(NEW, world.planted.seed)
     shares, rates, cosines = [], [], []
-    for number, (index, *views) in enumerate(world.batches(2, count)):
+    for number, (index, *views) in enumerate(world.batches(2, 6)):
         draw = generator(world.planted.seed, "new", number)
         doses = torch.tensor(DOSES)[torch.randperm(len(DOSES), generator=draw)]
         a, *noises = torch.randn(3, len(index), len(NEW), generator=draw)
@@ -311,14 +296,14 @@ def growth_by_share(
 
 
 @torch.no_grad()
-def parts_of_layers(model: Siamese, world: World, count: int = 2) -> dict[str, Any]:
+def parts_of_layers(model: Siamese, world: World) -> dict[str, Any]:
     """Logarithms of every convolution's and linear layer's variance between images and within views, over places and units."""
     parts = [model.encoder, model.projector]
     layers = [part for whole in parts for part in whole.modules() if isinstance(part, nn.Conv2d | nn.Linear)]
     held: list[Tensor] = []
     hooks = [part.register_forward_hook(lambda _, __, out: held.append(out)) for part in layers]
     sums = torch.zeros(2, len(layers), dtype=torch.float64)
-    for _, *views in world.batches(3, count):
+    for _, *views in world.batches(3, 2):
         held.clear()
         for view in views:
             model.projector(model.encoder(view))

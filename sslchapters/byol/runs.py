@@ -38,6 +38,7 @@ from sslbook.training.evaluate import effective_rank
 from sslbook.training.evaluate import mean_cosine as likeness
 from sslchapters import enumerated as images
 from sslchapters.enumerated import Images
+from sslchapters.probing import ridge, standardised
 from sslchapters.sweep import sweep
 
 K = TypeVar("K", bound=Hashable)
@@ -438,24 +439,14 @@ def features(weights: Parameters, pixels: Tensor, seeds: int, norm: Norm) -> Ten
     return torch.cat([encode(weights, part, norm, views=1) for part in parts], 1)
 
 
-def _scaled(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float64, by the training features' means and deviations."""
-    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True).clamp(min=1e-12)
-    return (train.double() - centre) / spread, (test.double() - centre) / spread
-
-
 def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> Tensor:
     """Accuracy ``(R,)`` on the test images of the best linear map, by least squares, from features to classes.
 
-    train ``(R, N, F)``, test ``(R, M, F)``: standardised by the training features' means and deviations, as in the released
-    code; targets are centred indicators of the classes.  In float64, with a penalty of 1e-3 beside the features' mean
-    square of 1, and in closed form: there is nothing to tune, and nothing is chosen on the test images.
+    train ``(R, N, F)``, test ``(R, M, F)``: standardised as in the released code; targets are centred indicators of the classes.
     """
-    x, y = _scaled(train, test)
     wanted = F.one_hot(labels).double()
     shares = wanted.mean(0)
-    gram = x.mT @ x / x.shape[1] + 1e-3 * torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
-    scores = y @ torch.linalg.solve(gram, x.mT @ (wanted - shares) / x.shape[1]) + shares
+    scores = ridge(train, wanted - shares, test, penalty=1e-3) + shares
     return (scores.argmax(2) == truth).double().mean(1)
 
 
@@ -465,7 +456,7 @@ def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count
     Features are standardised by all training images, for which no label is needed; the mean over ``draws`` choices of the
     labelled images, the same for every replica.  A probe that every representation passes tells none apart; this one is harder.
     """
-    x, y = _scaled(train, test)
+    x, y = standardised(train, test)
     generator = torch.Generator().manual_seed(0)
     members = [(labels.cpu() == c).nonzero()[:, 0] for c in labels.unique()]
     right = torch.zeros(len(x), dtype=x.dtype, device=x.device)

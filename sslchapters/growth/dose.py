@@ -22,6 +22,8 @@ from sslbook.inspect.dose import DoseResponse
 from sslbook.losses import batch, pairs
 from sslchapters import enumerated
 from sslchapters.intervals import Interval, difference, ratio_of_means
+from sslchapters.records import parts_folder, rounded
+from sslchapters.sweep import Study, sweep
 
 GRID = (0.02, 0.04, 0.08, 0.16)
 """Variances between images and within views: the sixteen directions have all pairs of them."""
@@ -252,3 +254,36 @@ def response(growth: Tensor | np.ndarray, doses: Sequence[tuple[float, float]] =
     shared, unshared = np.array(doses).T
     found = [DoseResponse(shared, unshared, row) for row in rows]
     return Response(*np.array([(*each.ranks, *each.slopes) for each in found]).T)
+
+
+# ----------------------------------------------------------------------------------------------------------------- record
+
+LOOKS = (10, 20, 25, 50, 100, 200, 400)
+"""Steps after which a network's own shares are measured, as they are before the first."""
+
+
+def doses(seeds: tuple[int, ...], times: Sequence[int] = TIMES, looks: Sequence[int] = LOOKS) -> dict[str, Any]:
+    """The record: by method, of seed and time, ``growth`` by direction (in the order of `train`), and the ``loss``.
+
+    By look: ``shares`` (the `SHARES`), the first before training; ``slopes``, as `Response` has them.
+    """
+
+    def trained(chunk: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
+        return train(chunk[0][0], [seed for _, seed in chunk], looks)
+
+    keep = parts_folder() / "growth-dose"
+    found = sweep(trained, tuple(METHODS), seeds, alike=lambda method: method, most=lambda method: 12, keep=keep)
+    of_times = [looks.index(time) for time in times]
+    fits = {name: [response(of["growth"][:, look]) for look in range(len(looks))] for name, of in found.items()}
+    return {
+        "times": list(times),
+        "looks": [0, *looks],
+        "steps": max(times),
+        "growth": {method: rounded(of["growth"][:, of_times], 4) for method, of in found.items()},
+        "loss": {method: rounded(of["loss"][:, of_times], digits=5) for method, of in found.items()},
+        "shares": {method: rounded(of["shares"], 5) for method, of in found.items()},
+        "slopes": {name: rounded([(fit.by_shared, fit.by_unshared) for fit in of], 5) for name, of in fits.items()},
+    }
+
+
+STUDIES = {"growth-dose": Study(doses, tuple(range(24)))}

@@ -19,15 +19,15 @@ Loss = Callable[[Tensor], Tensor]
 """Of all outputs of a world, ``(images, views, D)``: a number."""
 
 
-def jittered(s: float, strong: float = 2.0, weak: float = 1.0, clutter: float = 1.0) -> Tensor:
+def jittered(s: float, strong: float = 2.0, weak: float = 1.0) -> Tensor:
     r"""The chapter's world, ``(4, 4, 3)``: four images :math:`(\pm 2, \pm 1, 0)`, four views each.
 
-    A view moves the first coordinate by ``strong * s`` up or down and the third by ``clutter``: the strong attribute has the amount
-    ``strong**2`` and the share :math:`1/(1+s^2)`, the weak one its whole variance, the clutter none.
+    A view moves the first coordinate by ``strong * s`` up or down and the third, the clutter, by one: the strong attribute has the
+    amount ``strong**2`` and the share :math:`1/(1+s^2)`, the weak one its whole variance, the clutter none.
     """
     signs = torch.tensor(list(itertools.product((1.0, -1.0), repeat=2)), dtype=torch.float64)
     image = torch.stack([strong * signs[:, 0], weak * signs[:, 1], 0 * signs[:, 0]], 1)
-    view = torch.stack([strong * s * signs[:, 0], 0 * signs[:, 0], clutter * signs[:, 1]], 1)
+    view = torch.stack([strong * s * signs[:, 0], 0 * signs[:, 0], signs[:, 1]], 1)
     return image[:, None] + view
 
 

@@ -8,15 +8,20 @@ planted numbers of an image are drawn anew for each batch, as if there were no e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sslbook._random import Streams
 from sslchapters.growth.dose import BATCH, DOSES, METHODS, PIXELS, between, forward, initial, shifted_digits
+from sslchapters.records import parts_folder, rounded
+from sslchapters.sweep import Study, sweep
 
 STATES = (0, 100, 300)
 """Steps of training before a network is measured."""
+TRAINED = 24
+"""So many networks of each kind are trained before they are measured."""
 
 
 class Scenes:
@@ -83,3 +88,24 @@ def measured(
         apart, square, strangers = torch.stack(parts).double().mean(0)
         found[name] = apart if name == "cosine" else apart / (square - strangers)
     return found
+
+
+def zeros(seeds: tuple[int, ...]) -> dict[str, Any]:
+    """The record: by kind of network, loss and steps of training, the zero of growth and the shares that `measured` has."""
+
+    def chunk_of(chunk: Sequence[tuple[tuple[str, str, int], int]]) -> dict[str, Tensor]:
+        return measured([seed for _, seed in chunk], *chunk[0][0])
+
+    keep = parts_folder() / "growth-zero"
+    values: dict[str, Any] = {"steps": max(STATES), "trained": TRAINED}
+    for steps in STATES:
+        losses = ["simple on cosines", "InfoNCE, τ = 0.5"]
+        cells = [(kind, loss, steps) for kind in ("linear", "relu") for loss in losses]
+        some = seeds[:TRAINED] if steps else seeds
+        found = sweep(chunk_of, cells, some, alike=lambda cell: cell, most=lambda cell: 20, keep=keep)
+        for (kind, loss, _), of in found.items():
+            values.setdefault(kind, {}).setdefault(loss, {})[str(steps)] = rounded(of, 5)
+    return values
+
+
+STUDIES = {"growth-zero": Study(zeros, tuple(range(200)))}

@@ -234,7 +234,7 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
 # --- Losses that look at each coordinate of the outputs by itself: one table of weights for each ---------------------
 #
 # Such a loss does not change when the sign of a coordinate is flipped in all views, so that it is a function of the Gram matrices
-# G_d = z_d z_d^T of the single coordinates, (D, 2N, 2N), rows in the order of the flattened views.
+# G_d = z_d z_d^T of the single coordinates, (D, 2N, 2N), rows in the order of the flattened views: the first of all images are ::2.
 
 
 def vicreg(grams: Tensor) -> Tensor:
@@ -244,10 +244,10 @@ def vicreg(grams: Tensor) -> Tensor:
     variances it sees inner products alone.
     """
     n = grams.shape[1] // 2
-    apart = _trace(_block(grams, 0, 0)) + _trace(_block(grams, 1, 1)) - 2 * _trace(_block(grams, 0, 1))
+    apart = _trace(grams[:, ::2, ::2]) + _trace(grams[:, 1::2, 1::2]) - 2 * _trace(grams[:, ::2, 1::2])
     loss: Tensor = 25 * apart.mean() / n
     for view in (0, 1):
-        centred = _centred(_block(grams, view, view))
+        centred = _centred(grams[:, view::2, view::2])
         spread = _trace(centred) / (n - 1)
         between = centred.sum(0).square().sum() / (n - 1) ** 2 - spread.square().sum()
         hinge = torch.relu(1 - (spread + 1e-4).sqrt()).mean()
@@ -258,7 +258,7 @@ def vicreg(grams: Tensor) -> Tensor:
 def barlow_twins(grams: Tensor, weight: float) -> Tensor:
     r"""`~sslbook.losses.batch.barlow_twins` of the coordinates' Gram matrices, each of which is divided by its own variance."""
     n = grams.shape[1] // 2
-    one, two, cross = (_centred(_block(grams, *views)) for views in ((0, 0), (1, 1), (0, 1)))
+    one, two, cross = (_centred(grams[:, a::2, b::2]) for a, b in ((0, 0), (1, 1), (0, 1)))
     first, second = (1 / (_trace(view) / n + 1e-5) for view in (one, two))
     own = _trace(cross) / n * (first * second).sqrt()
     whole = (torch.tensordot(first, one, 1) * torch.tensordot(second, two, 1)).sum() / n**2
@@ -310,11 +310,6 @@ def table_gaps(instance: tuple[nn.Module, str, Tensor], name: str) -> Iterator[C
         yield "broken: coordinates mixed", torch.einsum("and,dab,bmo->nm", k, matrices, k) @ weight, vec(truth)
 
 
-def _block(grams: Tensor, one: int, other: int) -> Tensor:
-    """Between two views: ``(D, N, N)``."""
-    return grams[:, one::2, other::2]
-
-
 def _centred(blocks: Tensor) -> Tensor:
     return blocks - blocks.mean(1, keepdim=True) - blocks.mean(2, keepdim=True) + blocks.mean((1, 2), keepdim=True)
 
@@ -336,17 +331,13 @@ def _cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
     return ((anchors @ keys.T).softmax(1) - torch.eye(len(anchors), dtype=anchors.dtype)).detach() / len(anchors)
 
 
-def _network(seed: int, inputs: int = 6) -> nn.Sequential:
-    return mlp((inputs, 8, 7, 4), "leaky_relu", seed=seed)
-
-
 @over(instance_seeds, error=gap)
 def stop_gradient_gaps(seed: int) -> Iterator[Comparison]:
     r"""Keys that carry no gradient: the step is that of :math:`-M`, not symmetric; with the gradient, of :math:`-(M + M^\top)`.
 
     Anchors and keys are views of one network.
     """
-    net, draw = _network(seed), torch.Generator().manual_seed(seed)
+    net, draw = mlp((6, 8, 7, 4), "leaky_relu", seed=seed), torch.Generator().manual_seed(seed)
     sample = torch.randn(5, 1, 6, generator=draw, dtype=torch.float64)
     views = sample + 0.4 * torch.randn(5, 2, 6, generator=draw, dtype=torch.float64)
     opened = open_layer(net, "2", views.flatten(0, 1))
@@ -368,7 +359,7 @@ def two_network_gaps(seed: int) -> Iterator[Comparison]:
 
     pairs: the eigenvalues of both layers' joint operator against plus and minus the singular values of ``B``.
     """
-    one, two = _network(seed), _network(seed + 5000, inputs=5)
+    one, two = mlp((6, 8, 7, 4), "leaky_relu", seed=seed), mlp((5, 8, 7, 4), "leaky_relu", seed=seed + 5000)
     draw = torch.Generator().manual_seed(seed)
     x, y = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (6, 5))
     a, b = one(x), two(y)

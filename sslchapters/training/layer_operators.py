@@ -7,6 +7,7 @@ statistics one sample's connection would depend on the others.  Then a layer's o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,28 +53,31 @@ SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears
 """Layers whose leading modes are looked for."""
 SMALLER = ("subset=20000", "networks.width=8", "epochs=5", "probes=5", "evaluate=0", "shuffle=true", "drop_last=true")
 """Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
-FULL = ("epochs=100", "probes=100")
-"""The first column of Table 2 of [tian2020]."""
 
 
 @dataclass(frozen=True)
 class How:
-    """How runs are looked at: on so many test images, which the networks have not seen, in so many views of each.
+    """Runs with these ``changes``, and how they are looked at: on so many test images, in so many views of each.
 
+    The networks have not seen the images.  gpu: the runs are made on one where there is one.
     more: views of another look at the first run at its end, by which the correction for few views is seen; 0 for none.
     shared: layers whose leading modes are looked for.  fewer: numbers of views, below ``views``, to ask with again.
     network: the seed of every run, if there is one network a name and the seeds draw images alone; else a seed is the run's too.
     """
 
+    changes: tuple[str, ...]
     images: int
     views: int
     more: int = 0
     shared: tuple[str, ...] = ()
     fewer: tuple[int, ...] = ()
     network: int | None = None
+    gpu: bool = False
 
 
-SHORT, DRAWN = How(24, 8, 16, SHARED), How(32, 32, fewer=(2, 4, 8, 16), network=1)
+SHORT, DRAWN = How(SMALLER, 24, 8, 16, SHARED), How(WORKING, 32, 32, fewer=(2, 4, 8, 16), network=1)
+FULL = replace(DRAWN, changes=("epochs=100", "probes=100"), gpu=True)
+"""A run of the first column of Table 2 of [tian2020], at full width."""
 
 
 def population(settings: Settings, seed: int, images: int, views: int, first: int = 0) -> Tensor:
@@ -108,7 +112,7 @@ def look_at(
     outputs: the variance of the normalised outputs, by operator; at most 1.
     """
     names = tuple(layers) if layers is not None else tuple(layers_of(net))
-    weights = dict(net.named_modules())
+    weights, shape = dict(net.named_modules()), (len(views), views.shape[1])
     found: dict[str, Any] = {"names": list(names), "sizes": [], "seen": [], "mean": [], "share": {}}
     found["fewer"] = {str(count): [] for count in fewer}
     for number, name in enumerate(names):
@@ -121,7 +125,7 @@ def look_at(
         # what the outputs do along each direction, as a `Seen` through directions that need not be orthonormal
         rows = [scene.jvp(unvec(column, scene.weight.shape)) for column in directions.T]
         fields = torch.stack(rows, dim=-1).double().unflatten(0, (len(views), -1))
-        through = Seen(scene, _pair(fields), directions.double(), fields)
+        through = Seen(scene, shape, directions.double(), fields)
         lengths = asked.double().square().sum(0)
         squares = _squares(through)
         found["sizes"].append(len(asked))
@@ -131,10 +135,10 @@ def look_at(
             asked_again.append([rounded(row, digits=5) for row in _squares(few) / lengths])
         found["mean"].append(rounded(squares[:, 2:].mean(1) / len(asked), digits=5))
         if name in shared:
-            modes = look(scene, _pair(views), LEADING)
+            modes = look(scene, shape, LEADING)
             found["share"][name] = [rounded(modes.share(kind, LEADING, asked), digits=5) for kind in KINDS]
     unit = nn.functional.normalize(scene.output.double(), dim=1).unflatten(0, views.shape[:2])
-    spread = Seen(scene, _pair(views), views.new_zeros(0, 1), unit[..., None])
+    spread = Seen(scene, shape, views.new_zeros(0, 1), unit[..., None])
     found["outputs"] = rounded(torch.stack([spread.matrices(kind)[0, 0] for kind in KINDS]), digits=5)
     return found
 
@@ -142,10 +146,6 @@ def look_at(
 def _squares(through: Seen) -> Tensor:
     """What each operator is along each direction, ``(KINDS, directions)``."""
     return torch.stack([through.matrices(kind).diagonal() for kind in KINDS])
-
-
-def _pair(x: Tensor) -> tuple[int, int]:
-    return x.shape[0], x.shape[1]
 
 
 # -- a run that is told the labels ------------------------------------------------------------------------------------
@@ -210,25 +210,15 @@ class Run(small.Run):
         return opened(result.model)
 
 
-def run_values(
-    seeds: Sequence[int],
-    names: Sequence[str],
-    changes: Sequence[str],
-    epochs: Sequence[int],
-    how: How,
-    *,
-    device: str = "cpu",
-    root: Path,
-) -> dict[str, Any]:
+def run_values(names: Sequence[str], epochs: Sequence[int], how: How, seeds: Sequence[int]) -> dict[str, Any]:
     """:func:`look_at` runs after each of ``epochs``; a draw of test images a seed.
 
-    root: where the runs lie, to go on there if they are stopped.  Raises FileNotFoundError without the data.
+    The runs lie in `parts_folder`, to go on there if they are stopped.  Raises FileNotFoundError without the data.
     """
-    jobs = [
-        (Run(name, how.network or seed, tuple(changes), device, root), seed, epochs, how, how.more * (name == names[0]))
-        for seed in seeds
-        for name in names
-    ]
+    device, jobs = str(join(None)) if how.gpu else "cpu", []
+    for seed, name in itertools.product(seeds, names):
+        run = Run(name, how.network or seed, how.changes, device, parts_folder())
+        jobs.append((run, seed, epochs, how, how.more * (name == names[0])))
     found = spread(along, jobs, cores() if device == "cpu" else 1)
     runs: dict[str, Any] = {name: [] for name in names}
     for (run, *_), looks in zip(jobs, found, strict=True):
@@ -279,10 +269,9 @@ def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
     There is one network of each kind, and a seed draws test images. ``inspected``: what ``sslbook inspect RUN cifar10 --views 16``
     prints of layers of InfoNCE's, and how they stand.
     """
-    root = parts_folder()
-    found = run_values(seeds, tuple(HUNDRED), WORKING, (0, 100), DRAWN, root=root)
-    told = run_values(seeds, (SUPERVISED,), WHOLE, (0, 20), DRAWN, root=root)
-    run = Run(RUNS[0], 1, WORKING, "cpu", root)
+    found = run_values(tuple(HUNDRED), (0, 100), DRAWN, seeds)
+    told = run_values((SUPERVISED,), (0, 20), replace(DRAWN, changes=WHOLE), seeds)
+    run = Run(RUNS[0], 1, WORKING, "cpu", parts_folder())
 
     def made() -> dict[str, Any]:
         images, parts = datasets.subset(load_data(run.settings)[1], 32, 0), open_run(run.folder)
@@ -299,14 +288,7 @@ def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
 DRAWS = (1, 2, 3, 4, 5)
 """Of test images."""
 STUDIES = {
-    "training-operator": Study(
-        lambda seeds: run_values(seeds, RUNS, SMALLER, (0, 5), SHORT, root=parts_folder()), (1, 2, 3, 4)
-    ),
-    "training-operator-full": Study(  # a run of Table 2 at full width, on a GPU where there is one
-        lambda seeds: run_values(
-            seeds, tuple(RELEASED), FULL, (0, 100), DRAWN, device=str(join(None)), root=parts_folder()
-        ),
-        DRAWS,
-    ),
+    "training-operator": Study(partial(run_values, RUNS, (0, 5), SHORT), (1, 2, 3, 4)),
+    "training-operator-full": Study(partial(run_values, tuple(RELEASED), (0, 100), FULL), DRAWS),
     "training-opened": Study(_hundred, DRAWS),
 }

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from sslbook.images.datasets import Dataset
 from sslbook.losses import pairs
 from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.training import augment, objectives
-from sslbook.training.augment import PIPELINES, Boxes, Pipeline, plain
+from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.evaluate import knn_accuracy, mean_cosine
 from sslbook.training.presets.papers import run_of
 from sslbook.training.run import checkpoints, distributed
@@ -33,9 +33,6 @@ from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import Batches
 from sslbook.training.run.trainer import train
 from sslchapters.sweep import Study
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 STEADY = ("schedule=constant", "evaluate=0")
 BARE_TARGET = ("networks.target=none", "stop_gradient=false")
@@ -173,12 +170,11 @@ def gradient(seed: int, broken: str = "") -> Tensor:
 
 def by_processes(seed: int) -> dict[str, Tensor]:
     """Gradients by two processes over gloo: under "", right, and under each of :data:`BROKEN`."""
-    processes = 2
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        spawn(_worker, (processes, port, folder, seed), nprocs=processes)
+        spawn(_worker, (2, port, folder, seed), nprocs=2)
         return torch.load(Path(folder) / "found.pt", weights_only=True)
 
 
@@ -199,41 +195,6 @@ STUDIES = {"training-digits": Study(_simclr_values, tuple(range(8)))}
 # --- Views of photographs --------------------------------------------------------------------------------------------
 
 
-class Choice(NamedTuple):
-    """What one image undergoes.  box: top, left, height, width; order: of the four jitters, empty for none."""
-
-    box: tuple[int, int, int, int]
-    mirror: bool
-    order: tuple[int, ...]
-    factors: tuple[float, float, float, float]
-    grey: bool
-
-
-def pillow_view(image: Image.Image, choice: Choice, size: int) -> Image.Image:
-    """One view of one image, by Pillow's own operations on bytes; hue by adding to the byte of it, as torchvision does."""
-    from PIL import Image, ImageEnhance
-
-    top, left, height, width = choice.box
-    view = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
-    if choice.mirror:
-        view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    for kind in choice.order:
-        if kind < 3:
-            enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[kind]
-            view = enhance(view).enhance(choice.factors[kind])
-        else:
-            hue, saturation, value = view.convert("HSV").split()
-            turned = np.asarray(hue) + np.uint8(int(choice.factors[kind] * 255) % 256)
-            view = Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
-    if choice.grey:
-        grey = view.convert("L")
-        view = Image.merge("RGB", (grey, grey, grey))
-    return view
-
-
-# -- a batch beside it --------------------------------------------------------------------------------------------------
-
-
 def photographs(count: int, side: int, seed: int = 0) -> Tensor:
     """Windows of the two photographs that scikit-learn ships, uint8 ``(count, 3, side, side)``, drawn by ``seed``."""
     from sklearn.datasets import load_sample_images
@@ -243,37 +204,40 @@ def photographs(count: int, side: int, seed: int = 0) -> Tensor:
     return windows[torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))[:count]].contiguous()
 
 
-def _boxes_of(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Boxes:
-    """The boxes that :func:`sslbook.training.augment.apply` cuts for the same draws."""
-    return augment.boxes(numbers[:, : augment.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
+def pillow_views(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
+    """Levels ``(B, 3, size, size)`` of what `sslbook.training.augment.apply` makes of the draws ``(B, NUMBERS)``, without a batch.
 
+    Crop, mirror, jitter, grey, by Pillow's own operations on bytes, one image after another; hue by adding to the byte of it, as
+    torchvision does; no blur, no mean and deviation.
+    """
+    from PIL import Image, ImageEnhance
 
-def choices(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> list[Choice]:
-    """What the draws ``(B, NUMBERS)`` say of each image, as Pillow is told it."""
-    box = torch.stack(_boxes_of(numbers, pipeline, height, width), 1).int().tolist()
     part = numbers[:, augment.JITTER]
     order, factors = augment.order_and_factors(part, pipeline.jitter, pipeline.jitter_probability)
-    jittered = part[:, 0] < pipeline.jitter_probability
-    return [
-        Choice(
-            box=tuple(box[i]),
-            mirror=bool(numbers[i, augment.FLIP] < pipeline.flip),
-            order=tuple(k for k in augment.ORDERS[int(order[i])] if pipeline.jitter[k]) if jittered[i] else (),
-            factors=tuple(factors[i].tolist()),
-            grey=bool(numbers[i, augment.GREY] < pipeline.grey),
-        )
-        for i in range(len(numbers))
-    ]
-
-
-def pillow_views(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
-    """Levels ``(B, 3, size, size)``: crop, mirror, jitter, grey, one image after another; no blur, no mean and deviation."""
-    from PIL import Image
-
-    views = [
-        np.array(pillow_view(Image.fromarray(image.permute(1, 2, 0).numpy()), choice, pipeline.size))
-        for image, choice in zip(pixels, choices(numbers, pipeline, *pixels.shape[2:]), strict=True)
-    ]
+    cut = numbers[:, : augment.CROP_NUMBERS]
+    boxes = (
+        torch.stack(augment.boxes(cut, pixels.shape[2], pixels.shape[3], pipeline.scale, pipeline.ratio), 1)
+        .int()
+        .tolist()
+    )
+    views = []
+    for i, (image, (top, left, height, width)) in enumerate(zip(pixels, boxes, strict=True)):
+        view = Image.fromarray(image.permute(1, 2, 0).numpy()).crop((left, top, left + width, top + height))
+        view = view.resize((pipeline.size, pipeline.size), Image.Resampling.BILINEAR)
+        if numbers[i, augment.FLIP] < pipeline.flip:
+            view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        jitters = augment.ORDERS[int(order[i])] if part[i, 0] < pipeline.jitter_probability else ()
+        for kind in (each for each in jitters if pipeline.jitter[each]):
+            factor = float(factors[i, kind])
+            if kind == augment.HUE:
+                hue, saturation, value = view.convert("HSV").split()
+                turned = np.asarray(hue) + np.uint8(int(factor * 255) % 256)
+                view = Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+            else:
+                view = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[kind](view).enhance(factor)
+        if numbers[i, augment.GREY] < pipeline.grey:
+            view = Image.merge("RGB", [view.convert("L")] * 3)
+        views.append(np.array(view))
     return torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).float()
 
 
@@ -292,7 +256,7 @@ def gaps(pipeline: Pipeline, count: int, seed: int) -> dict[str, float]:
     # the usual shortcut for a crop: the whole image, sampled at the box's points; at the border of the box it takes in pixels
     # from outside, and where it shrinks it leaves pixels out
     height, width = pixels.shape[2:]
-    box = _boxes_of(numbers, crop, height, width)
+    box = augment.boxes(numbers[:, : augment.CROP_NUMBERS], height, width, crop.scale, crop.ratio)
     across = torch.stack([box.width / width, 0 * box.width, (2 * box.left + box.width) / width - 1], 1)
     down = torch.stack([0 * box.height, box.height / height, (2 * box.top + box.height) / height - 1], 1)
     grid = F.affine_grid(torch.stack([across, down], 1), [count, 3, crop.size, crop.size], align_corners=False)

@@ -66,19 +66,14 @@ def one_hot(labels: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(labels).double()
 
 
-def probe(found: Spectrum, labels: Tensor) -> Probe:
-    """Labels of images, ``(N,)`` integers, or targets ``(N, C)``: what one view and the first k functions tell of them."""
-    weights = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64)
-    return _probe(found.shares, found.images, labels, weights, seen=found.shares)
+def probe(found: Spectrum, labels: Tensor, weights: Tensor | None = None) -> Probe:
+    """Labels of images, ``(N,)`` integers, or targets ``(N, C)``: what one view and the first k functions tell of them.
 
-
-def probe_of_views(found: Spectrum, labels: Tensor, weights: Tensor) -> Probe:
-    """Labels of views, ``(n,)`` or ``(n, C)``, whose probabilities are ``weights``."""
-    return _probe(found.shares, found.views, labels, weights, seen=torch.ones_like(found.shares))
-
-
-def _probe(shares: Tensor, functions: Tensor, labels: Tensor, weights: Tensor, seen: Tensor) -> Probe:
-    """``seen``: the part of a function's variance that a view tells."""
+    With ``weights``, labels of views, ``(n,)`` or ``(n, C)``, whose probabilities these are.
+    """
+    shares, functions, seen = found.shares, found.views, torch.ones_like(found.shares)
+    if weights is None:  # of an image's function a view tells a part
+        weights, functions, seen = torch.full_like(found.images[:, 0], 1 / len(labels)), found.images, shares
     target = one_hot(labels) if labels.ndim == 1 else labels
     target = target - weights @ target
     energy = (functions.T @ (weights[:, None] * target)).square().sum(1) / (weights @ target.square()).sum()

@@ -11,14 +11,14 @@ import pytest
 from benchmarks.gpu import STEPS, Step, work_through
 from sslbook import cli
 from sslbook.training.presets.papers import run_of
-from sslchapters import catalogue
+from sslchapters import commands
 
 
 def test_the_plan_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Presets, tables and records by their names."""
     for line in (line for step in STEPS for line in step.commands if line.startswith("sslbook ")):
         kind, name, *rest = shlex.split(line)[1:]
-        known = {"table": catalogue.TABLES, "record": catalogue.RECORDERS}.get(kind, {name: ""})
+        known = {"table": commands.TABLES, "record": commands.RECORDERS}.get(kind, {name: ""})
         assert name in known
         assert kind != "train" or run_of(name, seed=int(rest[1]), epochs=int(rest[3]))
     assert cli.main(["gpu", "--plan", "--minutes", "10"]) == 0

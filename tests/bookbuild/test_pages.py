@@ -21,7 +21,7 @@ import pytest
 from bookbuild.layout import find_book
 from bookbuild.render import pages
 from bookbuild.sphinx_ext import ASSETS
-from sslchapters import asking
+from sslchapters import reading
 from sslchapters.ledger import read_claims
 
 pytestmark = [*browser_cases.MARKS, pytest.mark.built]
@@ -320,8 +320,8 @@ def test_the_box_of_an_exercise_takes_a_number_and_names_the_mistake(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boxes: list[str] = []
-    monkeypatch.setattr(asking, "display_html", lambda html, text: boxes.append(html))
-    asking.ask(1 / 4, computed=0.25, wrong={"Squared > it.": 0.5, "Not “p”.": -0.75})
+    monkeypatch.setattr(reading, "display_html", lambda html, text: boxes.append(html))
+    reading.ask(1 / 4, computed=0.25, wrong={"Squared > it.": 0.5, "Not “p”.": -0.75})
     head = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><script src="book.js"></script></head><body>'
     (tmp_path / "ask.html").write_text(f"{head}{boxes[0]}</body></html>", encoding="utf-8")
     (tmp_path / "book.js").write_bytes((ASSETS / "static/sslbook/book.js").read_bytes())

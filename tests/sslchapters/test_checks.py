@@ -24,14 +24,8 @@ def test_a_relative_error_is_that_of_each_instance() -> None:
         relative(value, torch.zeros_like(value))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_in_any_order_stay_below_the_bar_of_an_identity(dtype: torch.dtype) -> None:
-    terms = torch.rand(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
-    off = [abs(math.fsum(each.tolist()) - float(each.cumsum(0)[-1])) for each in (terms, terms.flip(0))]
-    assert 0 < max(off) < rounding(1000, float(terms.sum()), dtype) < 1e-3 * terms.sum()
-
-
 def test_the_largest_identity_and_the_smallest_break() -> None:
+    assert rounding(3, 2.0) == 6 * 2**-52
     rows = [{"a": 1.0, "broken: b": 5.0}, {"a": 2.0, "broken: b": 3.0, "c": 0.5}]
     assert worst(rows) == {"a": 2.0, "broken: b": 3.0, "c": 0.5, "instances": 2.0}
 

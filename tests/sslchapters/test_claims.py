@@ -7,16 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sslchapters import claims
 from sslchapters.claims import begin, claim, measure
 from sslchapters.intervals import Interval
 from sslchapters.running import LENIENT
 from sslchapters.values import Criterion, Number, badge, line
-
-BROKEN = {"sign flipped": 2.0}
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +38,8 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[Number]:
     ("value", "criterion", "wrong"),
     [
         (1e-12, {"below": 1e-12}, ""),
-        (-1.001, {"expect": -1.0, "rtol": 1e-2}, ""),
+        (-101.5, {"expect": -100.0, "rtol": 1e-2, "atol": 0.6}, ""),
+        (-101.7, {"expect": -100.0, "rtol": 1e-2, "atol": 0.6}, r"-101.7 is not ≈ -100 ± 1.6"),
         (0.4, {"above": 0.5}, r"0.4 is not ≥ 0.5"),
         (-1.0, {"expect": 1.0, "rtol": 1e-2}, r"-1.0 is not ≈ 1 ± 0.01"),
         (math.nan, {"expect": math.nan, "rtol": 1.0}, r"nan is not"),
@@ -55,14 +52,6 @@ def test_a_claim_gives_its_value_or_stops(value: float, criterion: dict, wrong: 
         return
     with pytest.raises(AssertionError, match=wrong):
         claim("x", value, id="A-Thm1", rejects={"all of it": math.nan}, **criterion)
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"), [("rejects", "broken variant 'second' gives 0.5"), ("rivals", "rival 'second' gives 0.5")]
-)
-def test_what_is_wrong_and_passes_is_an_error(kind: str, words: str) -> None:
-    with pytest.raises(AssertionError, match=f"this check can't fail: the {words}"):
-        claim("x", 0.1, id="A-Thm1", below=1.0, **{"rejects": BROKEN, kind: {"first": 2.0, "second": 0.5}})
 
 
 def test_every_other_run_of_a_record_is_a_rival_and_may_pass(published: list[Number]) -> None:
@@ -144,6 +133,11 @@ def test_measure_asserts_nothing(published: list[Number]) -> None:
     [
         (2.0, {"rejects": {"far": 3.0}}, "2.0 is not ≤ 1"),
         (0.5, {"rivals": {"near": 0.25, "far": 3.0}}, "this check can't fail: the rival 'near' gives 0.25, also ≤ 1"),
+        (
+            0.5,
+            {"rejects": {"far": 3.0, "b": 0.75}},
+            "this check can't fail: the broken variant 'b' gives 0.75, also ≤ 1",
+        ),
         (math.nan, {"rejects": {"far": 3.0}}, "nan is not ≤ 1"),
     ],
 )
@@ -161,17 +155,3 @@ def test_a_check_that_fails_goes_onto_the_page_while_the_book_is_built(
     monkeypatch.delenv(LENIENT)
     with pytest.raises(AssertionError):
         claim("again", value, id="A-Thm1", below=1.0, **others)
-
-
-@given(
-    expect=st.floats(-1e6, 1e6),
-    atol=st.floats(0, 1e3),
-    rtol=st.floats(0, 1),
-    shift=st.floats(0, 0.99),
-    sign=st.sampled_from([-1, 1]),
-)
-def test_the_tolerance_is_what_it_says(expect: float, atol: float, rtol: float, shift: float, sign: int) -> None:
-    criterion = Criterion(expect=expect, atol=atol, rtol=rtol)
-    allowed = atol + rtol * abs(expect)
-    assert criterion.passes(expect + sign * shift * allowed) or allowed < 1e-9 * (1 + abs(expect))
-    assert not criterion.passes(expect + sign * (1.01 * allowed + 1e-6 * (1 + abs(expect))))

@@ -13,8 +13,8 @@ from sslbook._random import Streams
 from sslbook.images.datasets import Dataset
 from sslbook.training.augment import PIPELINES, apply
 from sslbook.training.run.step import Batches
-from sslchapters.audit import order, photographs
-from sslchapters.growth import dose, records, zero
+from sslchapters.audit import photographs
+from sslchapters.growth import dose, zero
 from sslchapters.intervals import Interval
 
 
@@ -29,17 +29,11 @@ def test_planted_directions_have_their_doses_and_seeds_their_own_streams() -> No
         torch.testing.assert_close(together["growth"][1], alone["growth"][0], rtol=1e-4, atol=1e-6)
 
 
-def test_a_response_tells_amount_from_share() -> None:
-    s2, u2 = np.array(dose.DOSES).T
-    amount, share = (dose.response(np.tile(each, (3, 1))) for each in (s2, s2 / (s2 + u2)))
-    assert amount.amount == pytest.approx(1) == pytest.approx(share.share[0])
-    assert amount.lead.mean < 0 < share.lead.mean
-    power = dose.response(np.log(s2 / u2**0.7)[None] * np.array([[1.0], [2.0]]))
-    assert power.theta.mean == pytest.approx(0.7)
-
-
-def test_records_hold_every_cell_and_a_linear_network_s_zero_is_its_share(tmp_path: Path) -> None:
-    found = records.doses((0, 1), (1, 2), (1, 2, 3), parts=tmp_path)
+def test_records_hold_every_cell_and_a_linear_network_s_zero_is_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dose, "parts_folder", lambda: tmp_path)
+    found = dose.doses((0, 1), (1, 2), (1, 2, 3))
     for name, shape in {"growth": (2, 2, 22), "shares": (2, 4, 4)}.items():
         assert {method: np.shape(of) for method, of in found[name].items()} == dict.fromkeys(dose.METHODS, shape)
     linear = zero.measured(range(6), "linear", batches=20)
@@ -71,31 +65,9 @@ def test_gratings_have_unit_size_and_their_doses_and_a_probe_reads_what_is_there
     assert read[0] > 0.98 > 0.1 > read[1]
 
 
-def test_gains_stand_in_the_order_of_doses_and_the_rule_is_the_committed_one() -> None:
-    places = torch.randperm(12, generator=torch.Generator().manual_seed(2)).tolist()
-    s2 = [photographs.DOSES[place][0] for place in places] + [0.0] * 4
-    row = {"order": places, "r2": {"features": s2}}
-    of = {
-        "untrained": {"r2": [{"features": [0.0] * 16}] * 2},
-        "labels": {name: [part] * 2 for name, part in row.items()},
-    }
-    np.testing.assert_allclose(photographs.gains({"of": of}, "labels")[0, :12], np.array(photographs.DOSES)[:, 0])
-    found = photographs.responses({"of": of}, "labels")
-    assert found.amount == pytest.approx(1)
-    assert (found.by_unshared < 1e-9).all()
-    intervals = {
-        "share wins": (0.2, 0.5),
-        "share leads": (0.1, 0.5),
-        "not decided": (-0.1, 0.5),
-        "amount leads": (-0.5, -0.1),
-    }
-    for said, (low, high) in intervals.items():
-        assert photographs.verdict([Interval((low + high) / 2, low, high, 3)] * 2) == said
-
-
-def test_the_order_of_learning_is_ranked_within_a_tree() -> None:
-    block = np.random.default_rng(0).random((5, 4))
-    start = 0.9 - 0.5 * block
-    course = start[:, None] + block[:, None] * np.linspace(0, 0.1, 10)[:, None]
-    found = order.ranked({"block 2": block, "rate 2": -block, "correlation 2": course}, 2)
-    assert [found[name].mean for name in order.PREDICTORS] == pytest.approx([1, -1, 1])
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(0.2, 0.5, "share wins"), (0.1, 0.5, "share leads"), (-0.1, 0.5, "not decided"), (-0.5, -0.1, "amount leads")],
+)
+def test_the_rule_is_the_committed_one(low: float, high: float, said: str) -> None:
+    assert photographs.verdict([Interval((low + high) / 2, low, high, 3)] * 2) == said

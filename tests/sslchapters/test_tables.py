@@ -13,7 +13,7 @@ import torch
 from conftest import Told
 
 from sslbook import cli
-from sslchapters import catalogue, data_files
+from sslchapters import commands, data_files
 from sslchapters.audit import byol
 from sslchapters.byol import records as ablations
 from sslchapters.byol.runs import NONE, Ablation, Norm, Recipe, Shape, Split, digits
@@ -66,16 +66,16 @@ def test_a_grid_and_a_list_have_the_papers_number_and_ours() -> None:
 
 
 def test_every_record_has_its_maker_and_its_seeds_and_every_table_its_record() -> None:
-    for kind, declared in (("STUDIES", catalogue.RECORDERS), ("TABLES", catalogue.TABLES)):
+    for kind, declared in (("STUDIES", commands.RECORDERS), ("TABLES", commands.TABLES)):
         modules = {importlib.import_module(module) for module in declared.values()}
         assert {name for module in modules for name in getattr(module, kind)} == set(declared)
-    for name in catalogue.RECORDERS:
-        assert recorded(name).provenance.seeds == catalogue.study(name).seeds
-    for name in catalogue.TABLES:
-        table = catalogue.table(name)
+    for name in commands.RECORDERS:
+        assert recorded(name).provenance.seeds == importlib.import_module(commands.RECORDERS[name]).STUDIES[name].seeds
+    for name in commands.TABLES:
+        table = commands.declared(name)
         assert table.name == name
-        assert table.record in {"", name, *catalogue.RECORDERS}
-    assert {path.stem for path in results_folder().glob("*.json")} <= {*catalogue.RECORDERS, *catalogue.TABLES}
+        assert table.record in {"", name, *commands.RECORDERS}
+    assert {path.stem for path in results_folder().glob("*.json")} <= {*commands.RECORDERS, *commands.TABLES}
 
 
 ONE_OF_EACH = ("A-Tab2", "B-Tab5-stl10-resnet18", "A-Tab6", "B-Tab10-digits-convnet", "B-Tab4-cifar10-convnet")
@@ -91,7 +91,7 @@ def test_a_table_shows_its_record_or_says_what_is_missing(
     assert f"sslbook table {name} --run" in out
     content = json.loads(told(["table", name, "--json"]))
     held = any(cell["found"] and any(cell["found"].values()) for cell in content["cells"])
-    assert ("Recorded: " in out) == held == (record_of(catalogue.table(name).record) is not None)
+    assert ("Recorded: " in out) == held == (record_of(commands.declared(name).record) is not None)
     assert math.prod(map(len, content["axes"].values())) == len(content["cells"])
 
 

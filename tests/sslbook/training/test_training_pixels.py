@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sslbook.training import augment
 from sslchapters.training import live
-from sslchapters.training.live import pillow_view
 
 Image = pytest.importorskip("PIL.Image", reason="pip install pillow")
 
@@ -95,8 +94,7 @@ def test_whole_views_against_pillow(pixels: Tensor) -> None:
     pipeline = augment.Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.0))
     numbers = augment.draws(COUNT, 3, 0, 0)
     found = augment.apply(pixels, pipeline, numbers) * 255
-    choices = live.choices(numbers, pipeline, 32, 32)
-    expected = levels([pillow_view(image, choice, 32) for image, choice in zip(pictures(pixels), choices)])
+    expected = live.pillow_views(pixels, pipeline, numbers)
     assert (found - expected).abs().max() < 6  # a crop, three blends that may enlarge it by up to 1.4 each, grey
     assert (found - expected).abs().mean() < 1.2
 
