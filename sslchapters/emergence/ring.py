@@ -10,7 +10,7 @@ and the signs :math:`\epsilon = (+, -, -, +)`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -35,11 +35,6 @@ def ring_scene(d: int, objects: tuple[str, ...] = ("11", "101")) -> Tensor:
     for row, word in zip(rows, objects, strict=True):
         row[: len(word)] = torch.tensor([float(letter) for letter in word], dtype=torch.float64)
     return torch.stack([rows.roll(shift, 1) for shift in range(d)], dim=1)
-
-
-def windows(x: Tensor) -> Tensor:
-    """All windows of width 2 on the ring: ``(..., d)`` -> ``(..., d, 2)``."""
-    return torch.stack([x, x.roll(-1, -1)], dim=-1)
 
 
 def pattern_counts(d: int) -> Tensor:
@@ -246,14 +241,9 @@ def _simulate(bias: bool, count: int = 20000, steps: int = STEPS, seed: int = 0)
 def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> tuple[Fate, ...]:
     """What becomes of Gaussian neurons, by the set in which they begin (`_simulate`); sets that none begins in are left out."""
     start, ends = _simulate(bias, count, steps, seed=seed)
-    began = selected(start)
-    return _by_group({names: (began == mask(names)).all(-1) for names in possible_sets(bias)}, ends)
-
-
-def _by_group(groups: Mapping[frozenset[str], Tensor], ends: Tensor) -> tuple[Fate, ...]:
-    """The fate of each group of neurons, by its mask ``(count,)``; empty groups are left out."""
-    found = []
-    for names, mine in groups.items():
+    began, found = selected(start), []
+    for names in possible_sets(bias):
+        mine = (began == mask(names)).all(-1)
         if mine.any():
             shares = {end: float((ends[mine] == k).double().mean()) for k, end in enumerate(ENDS)}
             found.append(Fate(names, float(mine.double().mean()), shares))

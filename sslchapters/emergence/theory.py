@@ -90,9 +90,7 @@ def equiangular_mixture(
 
 def node_step(w: Tensor, mixture: Mixture, *, linear: bool = False) -> Tensor:
     r""":math:`A_j w_j` for each node, :math:`A_j = V_{z_0}[u_j]`: the direction in which Eq. 8 moves it, ``(R, n, d)``."""
-    u = mixture.gated_means(w, linear=linear)
-    u = u - u.mean(1, keepdim=True)
-    return torch.einsum("rknd,rkn->rnd", u, torch.einsum("rknd,rnd->rkn", u, w)) / u.shape[1]
+    return diagonal_velocity(w, torch.ones_like(w[..., 0]), mixture.gated_means(w, linear=linear))[0]
 
 
 def grow(w: Tensor, mixture: Mixture, *, steps: int = 600, rate: float = 0.05, linear: bool = False) -> Tensor:
