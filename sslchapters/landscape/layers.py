@@ -16,8 +16,8 @@ from torch import Tensor
 from sslbook._random import Streams
 from sslbook.images.datasets import shifts
 from sslbook.training.evaluate import effective_rank, linear_probe
-from sslchapters.energies import project
 from sslchapters.enumerated import Images, digits
+from sslchapters.landscape.optima import climb
 from sslchapters.landscape.theory import LINEAR, RELU, Activation
 from sslchapters.records import rounded
 from sslchapters.sweep import Study
@@ -60,7 +60,8 @@ def info_nce(z: Tensor, tau: float) -> Tensor:
 
 def climbed(w: Tensor, x: Tensor, rule: Rule, draw: Streams) -> Tensor:
     """Where filters that start at ``w`` come to rest on views ``x (N, V, d)``."""
-    for t in range(STEPS):
+
+    def uphill(w: Tensor) -> Tensor:
         free, seen = w.clone().requires_grad_(), x
         chosen = draw.uniform(x.shape[:2], torch.float64)[0].argsort(1)[:, :2, None].expand(-1, -1, x.shape[-1])
         if rule.sampled:
@@ -71,10 +72,9 @@ def climbed(w: Tensor, x: Tensor, rule: Rule, draw: Streams) -> Tensor:
         else:
             gain = -info_nce(torch.nn.functional.normalize(response, dim=-1, eps=1e-9), rule.tau)
         (slope,) = torch.autograd.grad(gain, free)
-        up = project(w, slope)
-        w = w + 0.2 * (1e-7 / 0.2) ** (t / (STEPS - 1)) * up / up.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-        w = w / w.norm(dim=-1, keepdim=True)
-    return w
+        return slope
+
+    return climb(w, uphill, steps=STEPS, first=0.2)
 
 
 def measured(w: Tensor, x: Tensor, act: Activation, train: Images, test: Images, centre: Tensor) -> dict[str, float]:
