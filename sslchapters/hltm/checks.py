@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import jacrev, vmap
 
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -71,19 +72,16 @@ def _enumerated_connection(
 ) -> Tensor:
     """Mean connection given the root by autograd on every assignment: the slow way."""
     depth, index = theory.place(tree, name)
-    bumps = torch.zeros(assignments[0].shape[-1], net.width, dtype=torch.float64, requires_grad=True)
-    below = assignments[-1].double()
-    for d in range(tree.depth - 1, -1, -1):
-        fan = net.weights[d].shape[-1]
-        read = below.reshape(-1, fan, below.shape[-1])
-        pre = net.weights[d][0] @ read + net.biases[d][0][..., None]
-        if d == depth:
-            inputs = read[index]
-            pre = torch.cat([pre[:index], (pre[index] + bumps.T)[None], pre[index + 1 :]])
-        below = pre.relu().flatten(0, 1)[None]
-    jacobian = torch.stack([torch.autograd.grad(row.sum(), bumps, retain_graph=True)[0] for row in pre[0]])
-    connection = torch.einsum("ib,abc->biac", inputs, jacobian)
-    return torch.einsum("zb,biac->ziac", _given_root(tree, assignments, chance), connection)[None]
+    leaves = assignments[-1][0].double()
+
+    def output(bias: Tensor, x: Tensor) -> Tensor:  # a pre-activation moves as its bias does
+        biases = (*net.biases[:depth], bias, *net.biases[depth + 1 :])
+        return forward(TreeNetwork(net.weights, biases), x[None, :, None]).pre[0][0, 0, :, 0]
+
+    jacobian = vmap(jacrev(output), (None, 1))(net.biases[depth], leaves)[:, :, 0, index]
+    inputs = forward(net, leaves[None]).inputs[depth][0, index]
+    given = _given_root(tree, assignments, chance)
+    return torch.einsum("zb,ib,bac->ziac", given, inputs, jacobian)[None]
 
 
 def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> Tensor:
@@ -110,10 +108,10 @@ def product_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
 
 
 def _residual_product(tree: LatentTree, leaf: int) -> Tensor:
-    """Of :func:`~sslchapters.hltm.theory.residual_table` along the path from the root to one of four leaves."""
+    r"""Of :math:`C_{\mu\nu} = P_{\mu\nu} - \frac{1}{m_\nu} 1 1^\top` (Definition 3), from the root to one of four leaves."""
     product = torch.eye(tree.values[0], dtype=torch.float64)
     for table, node in zip(tree.tables, (leaf // 2, leaf // 2, leaf)):
-        product = product @ theory.residual_table(table)[0, node]
+        product = product @ (table[0, node] - 1 / table.shape[-1])
     return product
 
 

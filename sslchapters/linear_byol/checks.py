@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from sslchapters.checks import Gaps, over_instances
 from sslchapters.linear_byol import instances, theory
@@ -74,14 +73,12 @@ def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
     to, tp, tt = (np.reshape(part, (-1, 1)) for part in times)
 
     def alone(lam: Array, to: Array, tp: Array) -> Array:
-        def move(_: float, flat: Array) -> Array:
-            w1, w2, theta = flat.reshape(3, replicas, outputs)
+        def field(w1: Array, w2: Array, theta: Array) -> tuple[Array, ...]:
             e = theta * lam[1] - w2 * w1 * lam[0]
-            return np.concatenate([(w2 * e / to).ravel(), (e * w1 / tp).ravel(), ((w1 - theta) / tt).ravel()])
+            return w2 * e / to, e * w1 / tp, (w1 - theta) / tt
 
-        begin = np.concatenate([part.ravel() for part in (a, b, c)])
-        path = solve_ivp(move, (0, time), begin, method="DOP853", rtol=1e-12, atol=1e-14)
-        return np.asarray(path.y[:, -1].reshape(3, replicas, outputs))
+        end: Array = instances.paths(field, (a, b, c), time, rtol=1e-12)[-1]
+        return end
 
     def gap(moments: Moments, units: list[int]) -> tuple[Array, Array]:
         rows = theory.modes(moments).rows[:, units]
