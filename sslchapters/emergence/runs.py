@@ -151,8 +151,8 @@ def train_nodes(
 def steps_to(norms: Tensor, factor: float) -> Tensor:
     """The first step at which W1 is ``factor`` times as long as at the start, or the last one there is: ``(R,)``."""
     there = norms[:, :, 0] >= factor * norms[:, :1, 0]
-    last = norms.shape[1] - 1
-    return torch.where(there.any(1), there.int().argmax(1), torch.full_like(there[:, 0].long(), last))
+    there[:, -1] = True
+    return there.int().argmax(1)
 
 
 def foretold_steps(seeds: Sequence[int], *, protocol: TwoLayerSizes = DEFAULT) -> Tensor:

@@ -251,24 +251,20 @@ def enumerated(pop: Population, kernel: Tensor, batch: int) -> Tensor:
 
 
 def sampled(pop: Population, kernel: Tensor, batch: int, seed: int = 0) -> Tensor:
-    """Eq. 3 for one random batch of ``batch`` for each replica, ``(R, D, D)``; the N x N weights are never written down.
+    """Eq. 3 for one random batch of ``batch`` for each replica, ``(R, D, D)``, by how often it shows a sample in a pair of views.
 
-    Sums over pairs are sums over pairs of *samples*, with the sums of g over the rows that show each.
+    Rows that are alike count as one with their number as its weight, so that the N x N weights are never written down.
     """
     replicas, samples, views, _ = pop.views.shape
-    draw = Streams(range(seed, seed + replicas), f"batch {batch}")
-    u = draw.uniform((batch, 3), torch.float64)
+    u = Streams(range(seed, seed + replicas), f"batch {batch}").uniform((batch, 3), torch.float64)
     s = torch.searchsorted(pop.p.cumsum(1).clamp_max(1 - 1e-15), u[..., 0].contiguous()).clamp_max(samples - 1)
-    pair = (u[..., 1:] * views).long().clamp_max(views - 1)
-    r = torch.arange(replicas)[:, None]
-    g, g2 = pop.views[r, s, pair[..., 0]], pop.views[r, s, pair[..., 1]]
-    shows = torch.nn.functional.one_hot(s, samples).to(g.dtype)
-    counts, sums = shows.sum(1), shows.mT @ g
-    rows = (kernel @ counts[..., None])[..., 0].gather(1, s)[..., None]
-    columns = (kernel.mT @ counts[..., None])[..., 0].gather(1, s)[..., None]
-    cross = sums.mT @ kernel @ sums
-    inter = ((rows + columns) * g).mT @ g - cross - cross.mT
-    return (inter - (rows * (g - g2)).mT @ (g - g2)) / (2 * batch**2)
+    one, two = (u[..., 1:] * views).long().clamp_max(views - 1).unbind(-1)
+    which = (s * views + one) * views + two
+    counts = torch.zeros(replicas, samples * views**2, dtype=u.dtype).scatter_add_(1, which, torch.ones_like(u[..., 0]))
+    s, v, v2 = torch.cartesian_prod(*map(torch.arange, (samples, views, views))).T
+    alpha = counts[:, :, None] * kernel[:, s[:, None], s] * counts[:, None]
+    g, g2 = pop.views[:, s, v], pop.views[:, s, v2]
+    return contrastive_covariance(g, g2, alpha) * (len(s) / batch) ** 2
 
 
 def convergence(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, noise: float = 0.7) -> dict[str, Tensor]:
