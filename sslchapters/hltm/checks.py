@@ -29,20 +29,14 @@ from sslchapters.hltm.runs import forward
 from sslchapters.instances import instance_seeds
 
 SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (4,)))
-"""Values and branching of the small trees, of different kinds, that the checks take turns with."""
+"""Values and branching of the small trees, of different kinds, that the checks take turns with by their seeds."""
 
 
-def _numbered(count: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Seeds of random instances, each with its number."""
-    return enumerate(instance_seeds(count, seed))
-
-
-@over(_numbered)
-def message_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
+@over(instance_seeds)
+def message_gaps(seed: int) -> Iterator[Comparison]:
     """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
-    i, s = instance
-    tree = theory.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
-    net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
+    tree = theory.random_symmetric([seed], 3 if seed % 8 == 7 else 2, -1.0)
+    net = initial_network([seed], tree.branching, 1 + seed % 4, dtype=torch.float64)
     listed = exact.list_parts(tree, net)
     assignments, chance = theory.joint(tree)
     seen = forward(net, assignments[-1].double())
@@ -94,12 +88,11 @@ def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> 
 # --- Lemmas 6, 7 and 9, Theorem 6: products of tables, and what survives from the root -------------------------------
 
 
-@over(_numbered)
-def product_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
+@over(instance_seeds)
+def product_gaps(seed: int) -> Iterator[Comparison]:
     """Lemmas 6 and 7: tables multiplied along paths of TR-HLTMs, and binary TR-HLTMs against symmetric ones."""
-    i, s = instance
-    values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
-    tree, wild = (make([s], values, (2, 1, 2)) for make in (theory.random_regularized, trees.random_categorical))
+    values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[seed % 4]
+    tree, wild = (make([seed], values, (2, 1, 2)) for make in (theory.random_regularized, trees.random_categorical))
     for leaf in range(4):
         yield "Lemma 6", trees.from_root(tree)[-1][0, leaf], 1 / values[-1] + _residual_product(tree, leaf)
     yield "broken: any tables", trees.from_root(wild)[-1][0, 0], 1 / values[-1] + _residual_product(wild, 0)
@@ -115,16 +108,15 @@ def _residual_product(tree: LatentTree, leaf: int) -> Tensor:
     return product
 
 
-@over(_numbered)
-def activation_gaps(instance: tuple[int, int], root_polarity: float = 0.3) -> Iterator[Comparison]:
+@over(instance_seeds)
+def activation_gaps(seed: int, root_polarity: float = 0.3) -> Iterator[Comparison]:
     r"""Lemma 9 and Theorem 6: covariance over the root of the children's mean activations, at every part of random SB-HLTMs.
 
     The oracle lists all assignments of the tree; ``printed o`` takes :math:`o_\mu = \rho_{0\mu}^2 (1 - \rho_{0\mu}^2)` from the
     statement, the proof has :math:`\rho_{0\mu}^2 (1 - \rho_0^2)`.
     """
-    i, s = instance
-    tree = trees.symmetric_binary(theory.random_polarities([s], 2 + i % 2, 0.2), root_polarity)
-    for d, listed, truth in _parts(tree, s):
+    tree = trees.symmetric_binary(theory.random_polarities([seed], 2 + seed % 2, 0.2), root_polarity)
+    for d, listed, truth in _parts(tree, seed):
         yield from _lemma9(tree, listed, d, truth)
         a = theory.child_selectivity(tree, listed, d)
         rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
@@ -251,13 +243,14 @@ def _one_tower_step(weight: Tensor, output: Callable[[Tensor], Tensor], joint: T
     return torch.autograd.grad(gain, moving)[0]
 
 
-@over(_numbered)
-def growth_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
+@over(instance_seeds)
+def growth_gaps(seed: int) -> Iterator[Comparison]:
     """Eq. 15 against :func:`constant_jacobian` on random trees, 30 steps; silent children have nothing to grow."""
-    i, s = instance
-    depth, name = (3, "s01") if i % 5 == 4 else (2, f"s{i % 2}")
+    depth, name = (3, "s01") if seed % 5 == 4 else (2, f"s{seed % 2}")
     rate = 0.5
-    grown, together = (constant_jacobian(s, depth=depth, name=name, rate=rate, apart=apart) for apart in (True, False))
+    grown, together = (
+        constant_jacobian(seed, depth=depth, name=name, rate=rate, apart=apart) for apart in (True, False)
+    )
     if grown.squared_length >= 1e-6:
         yield "growth", grown.predicted(rate), grown.gaps
         yield "broken: printed o", grown.predicted(rate, grown.reach * (1 - grown.reach)), grown.gaps
