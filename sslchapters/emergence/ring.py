@@ -102,12 +102,9 @@ def neuron_views(d: int, bias: bool, objects: tuple[str, ...] = ("11", "101")) -
     return torch.cat([first, torch.ones_like(first[..., :1])], -1) if bias else first
 
 
-def _enumerated_gradient(net: nn.Sequential, views: Tensor, *, both: bool = True) -> Tensor:
-    """Autograd gradient of `enumerated_loss` in the first layer's weight, of ``views (O, d, n)``."""
-    weight = net[0].weight
-    assert isinstance(weight, Tensor)
-    (gradient,) = torch.autograd.grad(enumerated_loss(net(views)[None], both=both).sum(), weight)
-    return gradient
+def _enumerated_gradient(weight: Tensor, views: Tensor, *, both: bool = True) -> Tensor:
+    """Autograd gradient of `enumerated_loss` in a ReLU neuron's weight, of ``views (O, d, n)``."""
+    return torch.func.grad(lambda w: enumerated_loss((views @ w).relu()[None, ..., None], both=both).sum())(weight)
 
 
 def _neurons(count: int, seed: int) -> Iterator[tuple[Tensor, int]]:
@@ -127,7 +124,7 @@ def operator_gaps(instance: tuple[Tensor, int]) -> Iterator[Comparison]:
     net, views, chosen = neuron(weight), neuron_views(d, bias), selected(weight)
     u = direction(chosen, bias)
     op = torch.outer(u, u) / (4 * d**2)
-    one, two = (-_enumerated_gradient(net, views, both=b)[0] for b in (False, True))
+    one, two = (-_enumerated_gradient(weight, views, both=b) for b in (False, True))
     found = covariance_operator(net, "0", views).dense()
     if not u.any():
         yield "stuck", max(float(one.abs().max()), float(found.abs().max())), None
@@ -187,7 +184,7 @@ def growth_gaps(instance: tuple[bool, str, bool]) -> Iterator[Comparison]:
     start = 0.01 * x / square + torch.tensor(APART[bias][p], dtype=torch.float64)
     w = start
     for _ in range(steps):
-        w = w - alpha * _enumerated_gradient(neuron(w), neuron_views(d, bias), both=both)[0]
+        w = w - alpha * _enumerated_gradient(w, neuron_views(d, bias), both=both)
     ratio = (x @ w) / (x @ start)
     yield "growth", ratio, (1 + pace * square) ** steps
     if square > 1:

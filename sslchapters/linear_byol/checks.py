@@ -32,8 +32,11 @@ def fates(starts: int, seed: int = 0) -> tuple[dict[str, float], dict[str, float
     clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
     w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
     times = Times(*(np.asarray(part)[clear] for part in times))
-    end = instances.follow(w1, w2, theta, r, 100.0 + 20.0 / theory.slowest(w1, w2, r, times), times)[-1]
     size, last = theory.scalar_ends(w1, w2, r, times)
+    flat = Times(*map(np.ravel, times))  # at the end w1 and theta decay as a mode does that one unit keeps
+    roots = theory.pair_roots(last, np.ones_like(last), r, size**2 / flat.predictor, flat)
+    slowest = np.min([-root.real for root in roots], axis=0)
+    end = instances.follow(w1, w2, theta, r, 100.0 + 20.0 / slowest, times)[-1]
     alive = np.abs(end[0]) > 0.02
     rules = {
         "ours": theory.survives(w1, w2, r, times),

@@ -26,15 +26,8 @@ from torch.nn.functional import embedding_bag, normalize
 
 from sslbook._random import Streams
 from sslchapters.enumerated import Images
-from sslchapters.modulation.instances import (
-    ACTIVATIONS,
-    WILDCARD,
-    World,
-    contrastive_loss,
-    draw_pairs,
-    random_crops,
-    unit_outputs,
-)
+from sslchapters.modulation import instances
+from sslchapters.modulation.instances import ACTIVATIONS, WILDCARD, World
 from sslchapters.sweep import sweep
 
 Look = tuple[Tensor, Tensor]
@@ -186,7 +179,7 @@ def gradients_of(
         # a sample's output is the sum of K rows of the table; its loss is a function of that output's direction alone
         table = (y.flatten(2, 3) @ v).flatten(0, 2)
         z = normalize(embedding_bag(rows, table, mode="sum"), dim=1).view(len(w), 2, -1, top.shape[3])
-        values = [contrastive_loss(z[part], kind, protocol.form, protocol.tau).sum() for kind, part in losses]
+        values = [instances.contrastive_loss(z[part], kind, protocol.form, protocol.tau).sum() for kind, part in losses]
         in_weights, in_top = torch.autograd.grad(torch.stack(values).sum(), leaves)
         return in_weights, in_top
 
@@ -218,7 +211,7 @@ def train_course(
     gradients, streams = gradients_of(protocol, replicas, world, dtype), Streams(seeds, "pairs")
     states = [State(*(part.clone() for part in now))] if 0 in at else []
     for done in range(0, at[-1], BLOCK):
-        pairs = draw_pairs(world, streams, protocol.batch, min(BLOCK, at[-1] - done))
+        pairs = instances.draw_pairs(world, streams, protocol.batch, min(BLOCK, at[-1] - done))
         for number, look in enumerate(lookups(pairs, protocol.tokens, protocol.group, dtype), done + 1):
             for parameter, momentum, grad in zip(now, momenta, gradients(*now, look), strict=True):
                 momentum.mul_(protocol.momentum).add_(grad).add_(parameter, alpha=protocol.decay)
@@ -346,12 +339,12 @@ def train_filters(data: Images, strength: float, steps: int, seeds: list[int]) -
             queue = order.uniform((len(pixels),)).argsort(1)
         at = step % a_pass * batch
         chosen = pixels[queue[:, at : at + batch]]
-        pair = [random_crops(chosen, crops, strength) if strength else chosen for _ in range(2)]
+        pair = [instances.random_crops(chosen, crops, strength) if strength else chosen for _ in range(2)]
         halves = torch.stack(pair, 1).unflatten(-1, (2, side)).unflatten(-3, (2, side))
         x = halves.transpose(-3, -2).flatten(-2).flatten(-3, -2)  # quarters, in the order of FIELDS
-        z = unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
+        z = instances.unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
         optimizer.zero_grad()
-        contrastive_loss(z, "info_nce", "released", how.tau).sum().backward()
+        instances.contrastive_loss(z, "info_nce", "released", how.tau).sum().backward()
         optimizer.step()
     return w.detach().mT.unflatten(-1, (side, side))
 
