@@ -352,13 +352,14 @@ def _train_chunk(
     _draw_predictor(online, cells, streams, [cell.span is not None for cell in cells])
     online = {name: w.to(device).requires_grad_() for name, w in online.items()}
     target = {name: w.detach().clone() for name, w in online.items()} if kind.ema else None
+    state = State(kind, online, target, len(seeds), protocol.augmentation)
     keep = torch.tensor([cell.ema for cell in cells], dtype=dtype, device=device).repeat(len(seeds))
     velocity = [torch.zeros_like(w) for w in online.values()]
     measured, pixels, drawn = [], data.train.pixels.to(device, dtype), Streams(seeds, "byol views")
     for epoch in range(at[-1] + 1):
         if epoch in at:
             with torch.no_grad():
-                now = measure(State(kind, online, target, len(seeds), protocol.augmentation), data)
+                now = measure(state, data)
             measured.append({name: value.view(len(seeds), -1).cpu() for name, value in now.items()})
         if epoch == at[-1]:
             break
@@ -366,7 +367,7 @@ def _train_chunk(
             with torch.no_grad():
                 _draw_predictor(online, cells, streams, [True] * len(cells))
         for views in _batches(protocol, pixels, drawn):
-            _step(protocol, kind, online, target, keep, velocity, views)
+            _step(protocol, state, keep, velocity, views)
     return {m: torch.stack([now[m] for now in measured]).permute(2, 1, 0).flatten(0, 1) for m in measured[0]}
 
 
@@ -380,16 +381,9 @@ def _batches(protocol: Recipe, pixels: Tensor, streams: Streams) -> Iterator[Ten
             yield both.unflatten(0, (len(order), -1)).transpose(0, 1)
 
 
-def _step(
-    protocol: Recipe,
-    kind: Ablation,
-    online: Parameters,
-    target: Parameters | None,
-    keep: Tensor,
-    velocity: list[Tensor],
-    views: Tensor,
-) -> None:
+def _step(protocol: Recipe, state: State, keep: Tensor, velocity: list[Tensor], views: Tensor) -> None:
     """One step, in place: gradient, momentum, the symmetric predictor, and the moving average."""
+    kind, online, target = state.kind, state.online, state.target
     weights = list(online.values())
     projected = project(online, encode(online, views, kind.projector), kind.projector)
     predicted = predict(online, projected, kind.head)

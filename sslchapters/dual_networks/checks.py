@@ -394,9 +394,19 @@ def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
         gaps = lifted(k[:, 1:2] - k[:, 2:].roll(partners, 0), opened.weight)
         return _times(k[:, 0], torch.einsum("bh,bho->bo", d_neg, gaps))
 
+    outputs, own = in_weight(it.net, it.layer)
+
+    def autograd(loss: PairLoss) -> Tensor:  # in the layer's weights, through the anchor's tower alone, (tuples, n)
+        def value(w: Tensor, x: Tensor) -> Tensor:
+            anchor, others = outputs(w, x[:1]), outputs(own, x[1:])
+            near, far = (losses.half_squared_distance(anchor, part) for part in (others[:1], others[1:]))
+            return loss(near, far[None]).sum()
+
+        return _per_pair(vmap(grad(value), in_dims=(None, 0))(own, it.x1.unflatten(0, shape)))
+
     for name, loss in PAIR_LOSSES.items():
         d_neg = losses.partials(loss, r_pos, r_neg).neg
-        truth = _anchor_gradient(loss, it, shape)
+        truth = autograd(loss)
         yield f"lemma, {name}", lemma(d_neg), truth
         yield "broken: negatives exchanged", lemma(d_neg, partners=1), truth
         if name != "simple":
@@ -404,16 +414,4 @@ def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
             yield "broken: negatives push alike", lemma(alike), truth
     extended = partial(losses.simple, beta=0.5)
     d_neg = losses.partials(extended, r_pos, r_neg).neg
-    yield "broken: partials that sum to beta", lemma(d_neg), _anchor_gradient(extended, it, shape)
-
-
-def _anchor_gradient(loss: PairLoss, it: Instance, shape: tuple[int, int]) -> Tensor:
-    """Autograd's gradient of the loss in the layer's weights, through the anchor's tower alone, ``(tuples, n)``."""
-    outputs, weight = in_weight(it.net, it.layer)
-
-    def value(w: Tensor, x: Tensor) -> Tensor:
-        anchor, others = outputs(w, x[:1]), outputs(weight, x[1:])
-        r_pos = losses.half_squared_distance(anchor, others[:1])
-        return loss(r_pos, losses.half_squared_distance(anchor, others[1:])[None]).sum()
-
-    return _per_pair(vmap(grad(value), in_dims=(None, 0))(weight, it.x1.unflatten(0, shape)))
+    yield "broken: partials that sum to beta", lemma(d_neg), autograd(extended)

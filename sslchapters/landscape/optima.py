@@ -347,14 +347,13 @@ def blurred(theta: Tensor, points: Sequence[float], reach: float) -> Tensor:
 
     The mean of ``max(cos, 0)`` over an interval in closed form; ``reach = pi`` is the whole group, 0 no augmentation.
     """
+
+    def primitive(
+        v: Tensor,
+    ) -> Tensor:  # an integral of max(cos v, 0): two a turn, and the sine where the cosine is positive
+        turns = ((v + math.pi) / (2 * math.pi)).floor()
+        return 2 * turns + (v - 2 * math.pi * turns).clamp(-math.pi / 2, math.pi / 2).sin()
+
     u = theta[:, None] - torch.as_tensor(points, dtype=theta.dtype)
-    b = u.cos().clamp_min(0) if reach == 0 else (_primitive(u + reach) - _primitive(u - reach)) / (2 * reach)
+    b = u.cos().clamp_min(0) if reach == 0 else (primitive(u + reach) - primitive(u - reach)) / (2 * reach)
     return 0.5 * b.var(-1, correction=0)
-
-
-def _primitive(v: Tensor) -> Tensor:
-    """An integral of ``max(cos v, 0)``: two for every turn, and the sine where the cosine is positive."""
-    turns = ((v + math.pi) / (2 * math.pi)).floor()
-    rest = v - 2 * math.pi * turns
-    half = math.pi / 2
-    return 2 * turns + rest.clamp(-half, half).sin()

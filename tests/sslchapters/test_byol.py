@@ -82,7 +82,7 @@ def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float, no
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         views = torch.rand(12, 2, 1, 8, 8, generator=generator, dtype=f64)
-        runs._step(SMALL, cell.kind, online, target, keep, velocity, views)
+        runs._step(SMALL, runs.State(cell.kind, online, target, 2), keep, velocity, views)
         for r, (net, teacher, optimizer) in enumerate(zip(replicas, teachers, optimizers, strict=True)):
             first, second = views[:6, r // cells], views[6:, r // cells]
             with torch.no_grad():
