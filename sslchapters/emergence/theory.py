@@ -430,8 +430,7 @@ def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> dict
     draw = torch.Generator().manual_seed(seed + 1)
     n_samples, size = scene.x.shape[1:]
     values, vectors = torch.linalg.eigh(scene.operator)
-    weight = torch.randn(replicas, size, generator=draw, dtype=torch.float64)
-    weight /= weight.norm(dim=1, keepdim=True)
+    weight = torch.nn.functional.normalize(torch.randn(replicas, size, generator=draw, dtype=torch.float64), dim=-1)
     rows = torch.arange(replicas)[:, None]
     for t in range(steps):
         index = torch.randint(n_samples, (replicas, batch), generator=draw)

@@ -105,8 +105,7 @@ def layer_values(seeds: tuple[int, ...]) -> dict[str, Any]:
         x = shifts(seen.pixels).flatten(2)
         centre, draw = x.mean((0, 1)), Streams([seed], "filters")
         x = x - centre
-        start = draw.normal((FILTERS, x.shape[-1]))[0]
-        start = start / start.norm(dim=-1, keepdim=True)
+        start = F.normalize(draw.normal((FILTERS, x.shape[-1]))[0], dim=-1)
         ends = {"at the start": (start, x, RELU)}
         for name, rule in RULES.items():
             views = x if rule.augmented else x[:, :1]

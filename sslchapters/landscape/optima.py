@@ -65,8 +65,7 @@ def climb(w: Tensor, uphill: Callable[[Tensor], Tensor], *, steps: int, first: f
     for t in range(steps):
         g = project(w, uphill(w))
         length = first * (1e-7 / first) ** (t / (steps - 1))
-        w = w + length * g / g.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        w = w / w.norm(dim=-1, keepdim=True)
+        w = F.normalize(w + length * g / g.norm(dim=-1, keepdim=True).clamp_min(1e-12), dim=-1)
     return w
 
 
@@ -83,8 +82,7 @@ def find(
     top = torch.linalg.eigh(face @ _open(cloud, act, u, on) @ face)[1][..., -1]
     top = top * (top * w).sum(-1, keepdim=True).sign()
     inside = (face @ top[..., None])[..., 0].norm(dim=-1, keepdim=True) > 1 - 1e-9
-    w = torch.where(inside, top, (face @ w[..., None])[..., 0])
-    w = w / w.norm(dim=-1, keepdim=True)
+    w = F.normalize(torch.where(inside, top, (face @ w[..., None])[..., 0]), dim=-1)
     value = cloud.energy(w, act)
     loud = value > 1e-12
     # the first start of each group of equal ends stands for it
@@ -208,8 +206,7 @@ def train_linear(
             v = rate * contrastive_covariance(data, data, alpha, f, f)[..., 0]
         else:
             v = step * (w @ matrix)
-        w = w + project(w, v)
-        w = w / w.norm(dim=-1, keepdim=True)
+        w = F.normalize(w + project(w, v), dim=-1)
     still = project(w, v).norm(dim=-1) < 1e-6
     same = ((w @ w.mT).abs() > 1 - 1e-4) & still[:, :, None] & still[:, None]
     different = (still & ~same.tril(-1).any(-1)).sum(-1)

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sslbook._random import Streams
 from sslchapters.checks import over_instances, relative
@@ -141,8 +142,7 @@ def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale:
     own = replace(pop, x=pop.x[replica], p=pop.p[replica])  # one for each point: all are simulated in one batch
     gone = torch.zeros(start.shape, dtype=torch.bool)
     for t in range(1200):
-        v = v + (0.3 / scale)[:, None, None] * velocity(own, v, act)
-        v = v / v.norm(dim=-1, keepdim=True)
+        v = F.normalize(v + (0.3 / scale)[:, None, None] * velocity(own, v, act), dim=-1)
         if t % 50 == 0:
             gone |= (v - w[:, None]).norm(dim=-1) > 10 * start
     return (((v - w[:, None]).norm(dim=-1) < start) & ~gone).all(-1)
@@ -341,8 +341,7 @@ def iterate(pop: Population, w: Tensor, steps: int) -> Tensor:
     """Power iteration from ``w (R, S, d)``, for a ReLU: all iterates, ``(steps + 1, R, S, d)``."""
     path = [w]
     for _ in range(steps):
-        w = (pop.matrix(w, Activation()) @ w[..., None])[..., 0]
-        w = w / w.norm(dim=-1, keepdim=True)
+        w = F.normalize((pop.matrix(w, Activation()) @ w[..., None])[..., 0], dim=-1)
         path.append(w)
     return torch.stack(path)
 

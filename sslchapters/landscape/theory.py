@@ -398,8 +398,7 @@ def orthonormal(replicas: int, count: int, size: int, seed: int = 0, *, tilt: fl
     """Random patterns ``(R, count, size)``, orthonormal, or tilted by Gaussian noise and of unit length."""
     draw = Streams(range(seed, seed + replicas), "patterns")
     u = torch.linalg.qr(draw.normal((size, size)))[0][:, :count]
-    u = u + tilt * draw.normal((count, size)) / size**0.5
-    return u / u.norm(dim=-1, keepdim=True)
+    return torch.nn.functional.normalize(u + tilt * draw.normal((count, size)) / size**0.5, dim=-1)
 
 
 def scattered(replicas: int, points: int, size: int, seed: int = 0, *, offset: float = 0.0) -> Cloud:

@@ -368,8 +368,7 @@ def basin_shares(
     :math:`-u_0`.  ``side`` and ``free side``: whether it wins just if :math:`y_0(0) > 0`, in the unit and the free flow.
     """
     draw = torch.Generator().manual_seed(seed)
-    start = torch.randn(count, d, generator=draw, dtype=torch.float64)
-    start = start / start.norm(dim=1, keepdim=True)
+    start = torch.nn.functional.normalize(torch.randn(count, d, generator=draw, dtype=torch.float64), dim=-1)
     even = torch.full((d,), b, dtype=torch.float64)
     plain = instances.winners(start, even, unit=True)
     positive = (start > 0).any(1)
