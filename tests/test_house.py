@@ -29,10 +29,10 @@ LONGEST = 630
 
 BUDGETS = {
     "sslbook": 9_018,
-    "sslchapters": 17_230,
+    "sslchapters": 16_964,
     "bookbuild": 3_601,
     "benchmarks": 527,
-    "tests": 12_744,
+    "tests": 12_562,
     "tools": 707,
 }
 """Lines of Python, which may only fall."""

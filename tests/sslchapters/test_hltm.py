@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib
-
-matplotlib.use("Agg")
 from collections.abc import Sequence
 from dataclasses import replace
 
