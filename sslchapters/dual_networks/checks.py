@@ -94,28 +94,19 @@ def degree(net: nn.Sequential, layer: int) -> int:
 
 @dataclass(frozen=True)
 class Instance:
-    """One random network with a twin of other weights, ``pairs`` input pairs, and one of its layers."""
+    """One random network with a twin of other weights, ``pairs`` input pairs, and one of its layers.
+
+    index: the layer's position among the members.  weight, other: its weight in the network and in the twin.
+    """
 
     net: nn.Sequential
     twin: nn.Sequential
     layer: str
+    index: int
+    weight: Tensor
+    other: Tensor
     x1: Tensor
     x2: Tensor
-
-    @property
-    def index(self) -> int:
-        """Position of the layer among the members of the network."""
-        return int(self.layer)
-
-    @property
-    def weight(self) -> Tensor:
-        """The layer's weight."""
-        return self.net.get_parameter(f"{self.layer}.weight").detach()
-
-    @property
-    def other(self) -> Tensor:
-        """The weight of the twin's layer."""
-        return self.twin.get_parameter(f"{self.layer}.weight").detach()
 
 
 def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instance]]:
@@ -129,12 +120,13 @@ def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instan
             (net, shape), (twin, _) = random_network(s, kinds), random_network(s, kinds)
             initialize(twin, s + 1_000_003)
             x1, x2 = torch.randn(2, pairs, *shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
-            layers = [name for name, module in net.named_children() if isinstance(module, Layer)]
             with torch.no_grad():
                 outputs = torch.stack([torch.stack([each(x1), each(x2)]) for each in (net, twin)])
             parallel = torch.cosine_similarity(outputs[:, 0], outputs[:, 1], dim=-1).abs() >= 1 - 1e-12
             if bool(outputs.any(-1).all()) and not bool(parallel.all(-1).any()):
-                yield from (Instance(net, twin, name, x1, x2) for name in layers)
+                for name in (name for name, module in net.named_children() if isinstance(module, Layer)):
+                    w, v = (each.get_parameter(f"{name}.weight").detach() for each in (net, twin))
+                    yield Instance(net, twin, name, int(name), w, v, x1, x2)
 
     return draw
 

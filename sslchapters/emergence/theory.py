@@ -258,10 +258,8 @@ def off_diagonal_share(count: int = 100, seed: int = 0, *, masked: bool = False)
     unless it is ``masked``: not a parameter.
     """
     draw = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 4, 6, 5, generator=draw, dtype=torch.float64)
-    x = x + torch.randn(count, 4, 1, 5, generator=draw, dtype=torch.float64)
-    w1 = torch.randn(count, 4, 5, generator=draw, dtype=torch.float64)
-    diagonal = torch.randn(count, 4, generator=draw, dtype=torch.float64)
+    normal = partial(torch.randn, count, 4, generator=draw, dtype=torch.float64)
+    x, w1, diagonal = normal(6, 5) + normal(1, 5), normal(5), normal()
     w2 = diagonal if masked else torch.diag_embed(diagonal)
     move = _enumerated_velocity(x, w1, w2)[1].square()
     move = torch.diag_embed(move) if masked else move
@@ -343,22 +341,16 @@ def integrate(start: Start, time: float, *, linear: bool = False, points: int = 
 
 @dataclass(frozen=True)
 class Scrambled:
-    """Populations ``x (R, N, n)``, projectors ``preserved (R, n, n)`` and ``nuisance (R, n, n)`` that add up to the identity."""
+    """Populations ``x (R, N, n)``, projectors ``preserved (R, n, n)`` and ``nuisance (R, n, n)`` that add up to the identity.
+
+    covariance: ``V[x]``, divided by ``N``.  operator: ``Q V[x] Q``, ``(R, n, n)`` both.
+    """
 
     x: Tensor
     preserved: Tensor
     nuisance: Tensor
-
-    @property
-    def covariance(self) -> Tensor:
-        """``V[x]``, ``(R, n, n)``, divided by ``N``."""
-        centred = self.x - self.x.mean(1, keepdim=True)
-        return centred.mT @ centred / self.x.shape[1]
-
-    @property
-    def operator(self) -> Tensor:
-        """``Q V[x] Q``, ``(R, n, n)``."""
-        return self.preserved @ self.covariance @ self.preserved
+    covariance: Tensor
+    operator: Tensor
 
     def views(self, draws: Tensor) -> Tensor:
         """``Q x + P G P x`` for ``draws`` G of shape ``(R, N, V, n, n)``: ``(R, N, V, n)``."""
@@ -378,11 +370,13 @@ def scrambled(replicas: int, *, samples: int = 40, seed: int = 0, gap: float = 0
     normal = partial(torch.randn, generator=draw, dtype=torch.float64)
     x = normal(count, samples, size) @ normal(count, size, size) + normal(count, 1, size)
     basis = torch.linalg.qr(normal(count, size, kept))[0]
-    preserved = basis @ basis.mT
-    found = Scrambled(x, preserved, torch.eye(size, dtype=torch.float64) - preserved)
-    values = torch.linalg.eigvalsh(found.operator)
+    preserved, centred = basis @ basis.mT, x - x.mean(1, keepdim=True)
+    covariance = centred.mT @ centred / samples
+    operator = preserved @ covariance @ preserved
+    values = torch.linalg.eigvalsh(operator)
     chosen = (1 - values[:, -2] / values[:, -1] >= gap).nonzero()[:replicas, 0]
-    return Scrambled(found.x[chosen], preserved[chosen], found.nuisance[chosen])
+    every = (x, preserved, torch.eye(size, dtype=torch.float64) - preserved, covariance, operator)
+    return Scrambled(*(part[chosen] for part in every))
 
 
 def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:

@@ -345,9 +345,8 @@ def blurred(theta: Tensor, points: Sequence[float], reach: float) -> Tensor:
     The mean of ``max(cos, 0)`` over an interval in closed form; ``reach = pi`` is the whole group, 0 no augmentation.
     """
 
-    def primitive(
-        v: Tensor,
-    ) -> Tensor:  # an integral of max(cos v, 0): two a turn, and the sine where the cosine is positive
+    def primitive(v: Tensor) -> Tensor:
+        # an integral of max(cos v, 0): two for every turn, and the sine where the cosine is positive
         turns = ((v + math.pi) / (2 * math.pi)).floor()
         return 2 * turns + (v - 2 * math.pi * turns).clamp(-math.pi / 2, math.pi / 2).sin()
 

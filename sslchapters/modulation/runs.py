@@ -240,9 +240,8 @@ def train_cells(
     """
     k, d, b, o = protocol.fields, protocol.tokens, protocol.batch, protocol.outputs
 
-    def size(
-        m: int,
-    ) -> int:  # of a replica with m filters: weights with momenta, tables, similarities, outputs; float32
+    def size(m: int) -> int:
+        # bytes of a replica with m filters: weights with momenta, tables, similarities and outputs, in float32
         return 4 * (3 * k * m * (d + o) + 4 * 2 * k * d * m + 3 * b * b + 6 * b * o + 2 * k * d * o)
 
     small = torch.device(device).type == "cpu"
