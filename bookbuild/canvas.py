@@ -32,7 +32,7 @@ def still(name: str) -> bytes:
     plots.style()
     fig, ax = plots.figure(height=3.6)
     if name == "fates":
-        drawing.plane_of_fates(ax, 0.5, plots.PALETTE)
+        drawing.plane_of_fates(ax, 0.5)
     else:
         weight = (0.7, 0.7)
         world.draw(ax, weight=weight, arrow={"step": world.moments().between @ weight}, reach=2.2)

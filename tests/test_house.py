@@ -29,10 +29,10 @@ LONGEST = 630
 
 BUDGETS = {
     "sslbook": 8_620,
-    "sslchapters": 16_988,
+    "sslchapters": 16_706,
     "bookbuild": 3_195,
     "benchmarks": 486,
-    "tests": 11_486,
+    "tests": 11_293,
     "tools": 595,
 }
 """Lines of Python, which may only fall."""

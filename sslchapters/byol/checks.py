@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from sslbook.losses.pairs import half_squared_distance
 from sslchapters.byol import instances, theory
-from sslchapters.byol.instances import BACKWARD, BOTH, FORWARD, Loss, Norm, Tower, step, vec
+from sslchapters.byol.instances import BACKWARD, BOTH, FORWARD, Norm, Tower, step, vec
 from sslchapters.checks import Gaps, over_instances, relative
+from sslchapters.instances import all_tuples
 
 VARIANTS: dict[str, Norm] = {"backward only": BACKWARD, "forward only": FORWARD, "both": BOTH}
 """The two halves of subtracting the mean, and their union."""
@@ -43,31 +45,41 @@ def covariance_gaps(count: int = 100, seed: int = 0) -> Gaps:
         f = online.below.flatten(1, 2)
         product = vec(-(g - g.mean(1, keepdim=True)).mT @ (f - f.mean(1, keepdim=True)))
         found = step(towers, BACKWARD)
+        total, plain = (each.sum(1).norm(dim=1) / each.norm(dim=(1, 2)) for each in (centred, g))
         parts.append(
             {
                 "minus a covariance": relative(product, found),
-                "sum of the gradients": _total(centred),
+                "sum of the gradients": total,
                 "broken: product, not covariance": relative(vec(-g.mT @ f), found),
-                "broken: sum without Eq. 12": _total(g),
+                "broken: sum without Eq. 12": plain,
             }
         )
     return over_instances(*parts)
 
 
-def _total(g: Tensor) -> Tensor:
-    return g.sum(1).norm(dim=1) / g.norm(dim=(1, 2))
-
-
 # --- Corollary 1: a loss of distances does not change when all outputs move together: a tuple's gradients add up to 0 ---
+
+ROLES = ("anchor", "positive", "negatives")
 
 
 def centring_correction(
-    tower: Tower, loss: Loss, *, roles: Sequence[str] = instances.ROLES, negatives: int = 1
+    tower: Tower, loss: Callable[[Tensor, Tensor], Tensor], *, roles: Sequence[str] = ROLES, negatives: int = 1
 ) -> Tensor:
-    """How much Eq. 12 changes the step, relative to the step without it, ``(R,)``."""
-    plain = instances.tuple_step(tower, loss, roles=roles, negatives=negatives)
-    centred = instances.tuple_step(tower, loss, BACKWARD, roles=roles, negatives=negatives)
-    return relative(centred, plain)
+    """How much Eq. 12 changes the step on the mean loss over all tuples, relative to the step without it, ``(R,)``.
+
+    The gradient flows through the towers of ``roles``; each is one forward pass over the population, which is BatchNorm's batch.
+    """
+    steps: list[Tensor] = []
+    samples, views = tower.below.shape[1:3]
+    tuples = all_tuples(samples, views, negatives)
+    for norm in (None, BACKWARD):
+        leaf = tower.weight.clone().requires_grad_(True)
+        y = {role: tower.output(leaf if role in roles else None, norm).flatten(1, 2) for role in ROLES}
+        anchor = y["anchor"][:, tuples[:, 0]]
+        r_pos = half_squared_distance(anchor, y["positive"][:, tuples[:, 1]])
+        r_neg = half_squared_distance(anchor[:, :, None], y["negatives"][:, tuples[:, 2:]])
+        steps += torch.autograd.grad(loss(r_pos, r_neg).mean(1).sum(), leaf)
+    return relative(steps[1], steps[0])
 
 
 def corollary1_gaps(count: int = 100, seed: int = 0) -> Gaps:

@@ -20,14 +20,13 @@ HALF = 0.37
 """Half the height of a box."""
 
 
-def wiring(ax: Axes, colors: Mapping[str, str], *, size: float = 12.0) -> None:
-    """Draw both towers into ``ax``, and where the gradient flows; ``size`` is that of the letters.
-
-    colors: ``blue``, ``vermilion``, ``green`` and ``ink``.
+def wiring(ax: Axes) -> None:
+    """Draw both towers into ``ax``, and where the gradient flows.
 
     What only the online tower has, and what the gradient does, is vermilion; what is the target's is dashed.
     """
-    ink, blue, red, green = (colors[name] for name in ("ink", "blue", "vermilion", "green"))
+    ink, blue, red, green = (PALETTE[name] for name in ("ink", "blue", "vermilion", "green"))
+    size = 12.0  # of the letters
 
     def box(x: float, y: float, words: str, color: str, width: float, line: str = "-") -> None:
         corner, shape = (x - width / 2, y - HALF), "round,pad=0,rounding_size=0.08"
@@ -65,14 +64,14 @@ DIGITS = {0: ("blue", "o"), 1: ("vermilion", "s"), 4: ("green", "^")}
 """The digits that are shown on the circle, each with its colour and its mark."""
 
 
-def circle(ax: Axes, outputs: Tensor, labels: Tensor, colors: Mapping[str, str]) -> None:
+def circle(ax: Axes, outputs: Tensor, labels: Tensor) -> None:
     """Draw outputs of length 1, ``(N, 2)``, of the digits 0, 1 and 4; their radius is jittered, so that all can be seen."""
     radius = 1 + 0.09 * torch.randn(len(labels), 1, generator=torch.Generator().manual_seed(1))
     ax.add_patch(Circle((0, 0), 1, fill=False, color="#999999", lw=0.8))
     for digit, (color, mark) in DIGITS.items():
         chosen = labels == digit
         x, y = (radius[chosen] * outputs[chosen]).T.numpy()
-        ax.plot(x, y, mark, ms=3.5, mec="none", color=colors[color], label=f"{digit}")
+        ax.plot(x, y, mark, ms=3.5, mec="none", color=PALETTE[color], label=f"{digit}")
     ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
     ax.axis("off")
 

@@ -21,7 +21,6 @@ from sslbook._random import Streams
 from sslbook.losses import pairs as losses
 from sslbook.networks.batchnorm import batch_normalize
 from sslchapters import enumerated
-from sslchapters.instances import all_tuples
 
 Norm = Mapping[str, str | float | bool]
 """Keywords of :func:`sslbook.networks.batchnorm.batch_normalize`; none at all means no BatchNorm."""
@@ -309,35 +308,12 @@ def batch_step(pair: Pair, batches: tuple[Tensor, Tensor, Tensor], norm: Norm) -
     return vec(-gradient)
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-TUPLE_LOSSES: dict[str, Loss] = {
+TUPLE_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "simple": losses.simple,
     "soft_triplet": partial(losses.soft_triplet, temperature=0.5, margin=0.3),
     "info_nce": partial(losses.info_nce, temperature=0.5),
 }
 """The three losses of the corollary."""
-
-ROLES = ("anchor", "positive", "negatives")
-
-
-def tuple_step(
-    tower: Tower, loss: Loss, norm: Norm | None = None, *, roles: Sequence[str] = ROLES, negatives: int = 1
-) -> Tensor:
-    """Minus the gradient in layer ``l`` of the mean loss over all tuples, ``(R, k, m)``, through the towers of ``roles``.
-
-    Each tower is one forward pass over the population, ``tower.below (R, N, V, m)``, and BatchNorm's batch.
-    """
-    n, v = tower.below.shape[1:3]
-    leaf = tower.weight.clone().requires_grad_(True)
-    y = {role: tower.output(leaf if role in roles else None, norm).flatten(1, 2) for role in ROLES}
-    tuples = all_tuples(n, v, negatives)
-    a = y["anchor"][:, tuples[:, 0]]
-    r_pos = losses.half_squared_distance(a, y["positive"][:, tuples[:, 1]])
-    r_neg = losses.half_squared_distance(a[:, :, None], y["negatives"][:, tuples[:, 2:]])
-    (gradient,) = torch.autograd.grad(loss(r_pos, r_neg).mean(1).sum(), leaf)
-    return -gradient
-
 
 # --- What Theorem 8 leaves out: the two halves of subtracting the mean, in a small BYOL on handwritten digits --------
 #
@@ -354,18 +330,6 @@ HALVES: dict[str, Norm] = {
     "both": BOTH,
 }
 """Which halves of the mean act."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Sizes and settings; ``unit``: outputs scaled to length 1 before they are compared.  act: linear, or relu."""
-
-    hidden: int = 32
-    outputs: int = 16
-    unit: bool = True
-    act: str = "linear"
-    bias: bool = True
-    rate: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -393,26 +357,29 @@ def digit_views(count: int = 600) -> tuple[Tensor, Tensor]:
 
 
 def train_halves(
-    half: str, seeds: Sequence[int], views: Tensor, plan: Plan | None = None, *, steps: int = 150, every: int = 25
-) -> HalvesRun:
-    """Train one small BYOL a seed, all at once, with the given half of BatchNorm; measured every ``every`` steps."""
-    plan = plan or Plan()
+    half: str, seeds: Sequence[int], views: Tensor, *, hidden: int = 32, outputs: int = 16, unit: bool = True,
+    act: str = "linear", bias: bool = True, rate: float = 0.1, steps: int = 150, every: int = 25,
+) -> HalvesRun:  # fmt: skip
+    """Train one small BYOL a seed, all at once, with the given half of BatchNorm; measured every ``every`` steps.
+
+    unit: outputs are scaled to length 1 before they are compared.  act: linear, or relu.
+    """
     weights, batches = Streams(seeds, "weights"), Streams(seeds, "batches")
-    gain = 1.0 if plan.act == "linear" else 2.0
+    gain = 1.0 if act == "linear" else 2.0
     layers: list[Tensor] = []  # weights and biases of the encoder's two layers and the predictor's two
-    for fan_in, fan_out in itertools.pairwise((views.shape[-1], *(plan.hidden, plan.outputs) * 2)):
+    for fan_in, fan_out in itertools.pairwise((views.shape[-1], *(hidden, outputs) * 2)):
         layers.append(weights.normal((fan_out, fan_in), torch.float32) * (gain / fan_in) ** 0.5)
         layers.append(torch.zeros(len(seeds), 1, fan_out))
-    parameters = [p.requires_grad_(True) for p in layers[:: 1 if plan.bias else 2]]
-    optimizer = torch.optim.SGD(parameters, lr=plan.rate, momentum=0.9)
+    parameters = [p.requires_grad_(True) for p in layers[:: 1 if bias else 2]]
+    optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9)
 
     def through(x: Tensor, first: int) -> Tensor:
         w1, b1, w2, b2 = layers[first : first + 4]
         z = batch_normalize(x @ w1.mT + b1, dims=1, **HALVES[half])  # type: ignore[arg-type]
-        return (z if plan.act == "linear" else z.relu()) @ w2.mT + b2
+        return (z if act == "linear" else z.relu()) @ w2.mT + b2
 
     def distance(p: Tensor, t: Tensor) -> Tensor:
-        if plan.unit:
+        if unit:
             p, t = F.normalize(p, dim=-1), F.normalize(t, dim=-1)
         return 0.5 * (p - t).square().sum(-1).mean(1)
 
@@ -434,6 +401,6 @@ def train_halves(
             rows.append((loss.detach(), 1 - scaled.mean(1).square().sum(-1), common, scaled))
         if t < steps:
             optimizer.step()
-    found, spread, common, outputs = (torch.stack(column) for column in zip(*rows, strict=True))
+    found, spread, common, ends = (torch.stack(column) for column in zip(*rows, strict=True))
     flat = torch.cat([p.detach().flatten(1) for p in parameters], 1)
-    return HalvesRun(tuple(range(0, steps + 1, every)), found, spread, common, outputs, flat)
+    return HalvesRun(tuple(range(0, steps + 1, every)), found, spread, common, ends, flat)

@@ -353,13 +353,14 @@ def _train_chunk(
     _draw_predictor(online, cells, streams, [cell.span is not None for cell in cells])
     online = {name: w.to(device).requires_grad_() for name, w in online.items()}
     target = {name: w.detach().clone() for name, w in online.items()} if kind.ema else None
+    state = State(kind, online, target, len(seeds), protocol.augmentation)
     keep = torch.tensor([cell.ema for cell in cells], dtype=dtype, device=device).repeat(len(seeds))
     velocity = [torch.zeros_like(w) for w in online.values()]
     measured, pixels, drawn = [], data.train.pixels.to(device, dtype), Streams(seeds, "byol views")
     for epoch in range(at[-1] + 1):
         if epoch in at:
             with torch.no_grad():
-                now = measure(State(kind, online, target, len(seeds), protocol.augmentation), data)
+                now = measure(state, data)
             measured.append({name: value.view(len(seeds), -1).cpu() for name, value in now.items()})
         if epoch == at[-1]:
             break
@@ -367,7 +368,7 @@ def _train_chunk(
             with torch.no_grad():
                 _draw_predictor(online, cells, streams, [True] * len(cells))
         for views in _batches(protocol, pixels, drawn):
-            _step(protocol, kind, online, target, keep, velocity, views)
+            _step(protocol, state, keep, velocity, views)
     return {m: torch.stack([now[m] for now in measured]).permute(2, 1, 0).flatten(0, 1) for m in measured[0]}
 
 
@@ -381,16 +382,9 @@ def _batches(protocol: Recipe, pixels: Tensor, streams: Streams) -> Iterator[Ten
             yield both.unflatten(0, (len(order), -1)).transpose(0, 1)
 
 
-def _step(
-    protocol: Recipe,
-    kind: Ablation,
-    online: Parameters,
-    target: Parameters | None,
-    keep: Tensor,
-    velocity: list[Tensor],
-    views: Tensor,
-) -> None:
+def _step(protocol: Recipe, state: State, keep: Tensor, velocity: list[Tensor], views: Tensor) -> None:
     """One step, in place: gradient, momentum, the symmetric predictor, and the moving average."""
+    kind, online, target = state.kind, state.online, state.target
     weights = list(online.values())
     projected = project(online, encode(online, views, kind.projector), kind.projector)
     predicted = predict(online, projected, kind.head)
@@ -513,9 +507,14 @@ def definite(state: State, views: Tensor) -> Tensor:
     which the hidden units vary most.  Its two means over views are taken over different views, so that it has no part of what
     varies within an image.
     """
-    z = _hidden(state, state.online, views)
-    left, right = _halves(z)
-    left_target, right_target = _halves(z if state.target is None else _hidden(state, state.target, views))
+    norm, hidden, halves = state.kind.projector, [], []
+    for weights in (state.online, state.target or state.online):
+        shown = views.to(weights["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1)
+        layer = linear(weights, "projector0", encode(weights, shown, norm, views=1), norm)
+        hidden.append(normalize(layer, norm, views=1).relu().double().unflatten(1, (-1, VIEWS)))  # (R, N, VIEWS, n)
+        means = torch.stack([part.mean(2) for part in hidden[-1].chunk(2, 2)])  # independent given the image
+        halves.append(means - means.mean(2, keepdim=True))
+    (left, right), (left_target, right_target), z = *halves, hidden[0]
     top = state.online["predictor1.weight"]
     if state.kind.head != NONE:
         h = linear(state.online, "projector1", z.flatten(1, 2).to(top)).double()
@@ -526,17 +525,3 @@ def definite(state: State, views: Tensor) -> Tensor:
     whole = torch.stack([torch.kron(a, b.mT.contiguous()) for a, b in zip(small, top.double(), strict=True)])
     values = torch.linalg.eigvalsh((whole + whole.mT) / 2)
     return values.clamp(min=0).sum(1) / values.abs().sum(1).clamp(min=1e-300)
-
-
-def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Means over the first and over the other half of the views, centred, ``(R, N, n)`` each: independent given the image."""
-    first, second = (part.mean(2) for part in x.chunk(2, 2))
-    return first - first.mean(1, keepdim=True), second - second.mean(1, keepdim=True)
-
-
-def _hidden(state: State, weights: Parameters, views: Tensor) -> Tensor:
-    """The projector's hidden units, ``(R, N, VIEWS, n)`` in float64, all views normalised together."""
-    norm, like = state.kind.projector, weights["conv0"]
-    seen = encode(weights, views.to(like)[:, None].expand(-1, state.seeds, -1, -1, -1), norm, views=1)
-    z = normalize(linear(weights, "projector0", seen, norm), norm, views=1).relu().double()
-    return z.unflatten(1, (-1, VIEWS))

@@ -285,27 +285,19 @@ def extended_gaps(p: Population) -> Iterator[Comparison]:
 # --- Many negatives: where the symmetry of Theorem 4 breaks through one tower, and holds through both (Eq. 80) -------
 
 
-def joint_pair_weight(r: Tensor, temperature: float) -> Tensor:
-    r"""InfoNCE's weights for ``H`` negatives at once (Eq. 80 of [tian2020]): ``(..., H) -> (..., H)``.
-
-    :math:`\xi_k = \frac1\tau e^{-r_k/\tau} / (1 + \sum_j e^{-r_j/\tau})`, that is :math:`-\partial L/\partial r_{k-}` of
-    `info_nce` at :math:`r_+ = 0`.  Each weight depends on all ``H`` distances, which is what stops Theorem 4 at ``H = 1``.
-    (Eq. 80 as printed lacks the minus sign of the derivative and the factor :math:`1/\tau`, and has :math:`\|x - x'_k\|^2` for
-    :math:`r_k`.)
-    """
-    logits = -r / temperature
-    # the 1 of the denominator is the positive pair's e^0: one more logit, whose share is cut off
-    return torch.softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1), -1)[..., 1:] / temperature
-
-
 def joint_weights(distances: Tensor, negatives: int, tau: float) -> Tensor:
     r"""Mean weight :math:`\Xi_{ij} = N\, E[\sum_k \xi_k 1(x_k = x_j) \mid x = x_i]` of a pair under H negatives, ``(N, N)``.
 
-    ``distances`` are :math:`r(x_i, x_j)`, ``(N, N)``; all :math:`N^H` draws of negatives are listed.  Symmetric for H = 1 only.
+    ``distances`` are :math:`r(x_i, x_j)`, ``(N, N)``; all :math:`N^H` draws of negatives are listed.  Symmetric for H = 1 only:
+    each weight :math:`\xi_k = \frac1\tau e^{-r_k/\tau} / (1 + \sum_j e^{-r_j/\tau})`, that is :math:`-\partial L/\partial r_{k-}`
+    of `info_nce` at :math:`r_+ = 0`, depends on all ``H`` distances, which is what stops Theorem 4 at ``H = 1``.
+    (Eq. 80 of [tian2020] as printed lacks the minus sign of the derivative and the factor :math:`1/\tau`, and has
+    :math:`\|x - x'_k\|^2` for :math:`r_k`.)
     """
     n = len(distances)
     draws = torch.cartesian_prod(*[torch.arange(n)] * negatives).reshape(-1, negatives)
-    xi = joint_pair_weight(distances[:, draws], tau)  # (N, N^H, H)
+    loss, near = partial(pairs.info_nce, temperature=tau), torch.zeros(n, len(draws), dtype=distances.dtype)
+    xi = -pairs.partials(loss, near, distances[:, draws]).neg  # (N, N^H, H)
     total = torch.zeros(n, n, dtype=distances.dtype)
     return total.index_add_(1, draws.flatten(), xi.flatten(1)) * (n / len(draws))
 

@@ -29,8 +29,6 @@ from sslchapters.sweep import Study, sweep
 OPERATOR = "operator"
 RIVALS = ("views not averaged", "covariance within views", "no augmentation")
 """Operators that the covariance between images is easily mistaken for."""
-PARTS = ("weights left out", "outputs not normalised")
-"""What the operator of InfoNCE has beside the plain one, each left out; the last has no weights either."""
 
 
 def scene_operator(
@@ -45,13 +43,15 @@ def scene_operator(
 def theories(net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", tau: float = 0.5) -> dict[str, Tensor]:
     """The steps that :data:`OPERATOR` and its rivals predict for a loss, in the weight's shape; the rivals of :data:`RIVALS` first.
 
-    For ``"info_nce"`` all are of normalised outputs and have the weights of one negative, but for the two that leave these out.
+    For ``"info_nce"`` all are of normalised outputs and have the weights of one negative, but for the two that leave
+    these out; the last has no weights either.
     """
     found = _operators(net, layer, scene, loss=loss, tau=tau)
     op = found[0]
     if loss != "simple":
         found += [replace(op, mixing=Mixing()), replace(op, normalize=False, mixing=Mixing())]
-    return {name: 2 * each.update() for name, each in zip((OPERATOR, *RIVALS, *PARTS), found, strict=False)}
+    names = (OPERATOR, *RIVALS, "weights left out", "outputs not normalised")
+    return {name: 2 * each.update() for name, each in zip(names, found, strict=False)}
 
 
 def _operators(

@@ -22,6 +22,7 @@ from sslbook.networks.small import Power, initialize, mlp
 from sslbook.operator.covariance import relative_gap
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslchapters.checks import Comparison, Gaps, over
+from sslchapters.energies import project
 from sslchapters.instances import DEGREE_ONE, Residual, in_weight, instance_seeds, random_network, residual_net
 
 # --- Reversible layers: the matrices whose product a network is, and the degree of its homogeneity -------------------
@@ -68,29 +69,16 @@ def _product(stages: Sequence[nn.Module], u: Tensor) -> tuple[Tensor, Tensor]:
     return secant, tangent
 
 
-@dataclass(frozen=True)
-class Transitions:
-    r"""Lemma 1's transition matrices at one layer, for a batch of ``B`` inputs.
-
-    forward:  :math:`V^f_l`, shape ``(B, n_L, n_l)``: the output is ``forward @ preactivation``.
-    backward: :math:`V^b_l`, shape ``(B, n_L, n_l)``: the Jacobian of the output in the pre-activation.
-    preactivation: :math:`\tilde f_l`, shape ``(B, n_l)``, flattened.
-    """
-
-    forward: Tensor
-    backward: Tensor
-    preactivation: Tensor
-
-
 @torch.no_grad()
-def transitions(net: nn.Sequential, layer: int, x: Tensor) -> Transitions:
+def transitions(net: nn.Sequential, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Transition matrices :math:`V^f_l, V^b_l` above member ``layer`` of a reversible ``net`` (Lemma 1 of [tian2020]).
 
-    :math:`V^f_{l-1} = V^f_l G_l` and :math:`V^b_{l-1} = V^b_l Q_l G_l`, starting from the identity at the output.
+    Both ``(B, n_L, n_l)``: the first takes the pre-activation :math:`\tilde f_l`, which comes third, flattened, to the output; the
+    second is the output's Jacobian in it.  :math:`V^f_{l-1} = V^f_l G_l` and :math:`V^b_{l-1} = V^b_l Q_l G_l`, starting from
+    the identity at the output.
     """
     preactivation: Tensor = net[: layer + 1](x)
-    forward, backward = _product(list(net)[layer + 1 :], preactivation)
-    return Transitions(forward, backward, preactivation.flatten(1))
+    return *_product(list(net)[layer + 1 :], preactivation), preactivation.flatten(1)
 
 
 def degree(net: nn.Sequential, layer: int) -> int:
@@ -106,28 +94,19 @@ def degree(net: nn.Sequential, layer: int) -> int:
 
 @dataclass(frozen=True)
 class Instance:
-    """One random network with a twin of other weights, ``pairs`` input pairs, and one of its layers."""
+    """One random network with a twin of other weights, ``pairs`` input pairs, and one of its layers.
+
+    index: the layer's position among the members.  weight, other: its weight in the network and in the twin.
+    """
 
     net: nn.Sequential
     twin: nn.Sequential
     layer: str
+    index: int
+    weight: Tensor
+    other: Tensor
     x1: Tensor
     x2: Tensor
-
-    @property
-    def index(self) -> int:
-        """Position of the layer among the members of the network."""
-        return int(self.layer)
-
-    @property
-    def weight(self) -> Tensor:
-        """The layer's weight."""
-        return self.net.get_parameter(f"{self.layer}.weight").detach()
-
-    @property
-    def other(self) -> Tensor:
-        """The weight of the twin's layer."""
-        return self.twin.get_parameter(f"{self.layer}.weight").detach()
 
 
 def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instance]]:
@@ -141,20 +120,15 @@ def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instan
             (net, shape), (twin, _) = random_network(s, kinds), random_network(s, kinds)
             initialize(twin, s + 1_000_003)
             x1, x2 = torch.randn(2, pairs, *shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
-            layers = [name for name, module in net.named_children() if isinstance(module, Layer)]
-            if not (_silent(net, x1, x2) or _silent(twin, x1, x2)):
-                yield from (Instance(net, twin, name, x1, x2) for name in layers)
+            with torch.no_grad():
+                outputs = torch.stack([torch.stack([each(x1), each(x2)]) for each in (net, twin)])
+            parallel = torch.cosine_similarity(outputs[:, 0], outputs[:, 1], dim=-1).abs() >= 1 - 1e-12
+            if bool(outputs.any(-1).all()) and not bool(parallel.all(-1).any()):
+                for name in (name for name, module in net.named_children() if isinstance(module, Layer)):
+                    w, v = (each.get_parameter(f"{name}.weight").detach() for each in (net, twin))
+                    yield Instance(net, twin, name, int(name), w, v, x1, x2)
 
     return draw
-
-
-def _silent(net: nn.Module, x1: Tensor, x2: Tensor) -> bool:
-    """Whether an output is zero, or all pairs of outputs are parallel to rounding."""
-    with torch.no_grad():
-        y1, y2 = net(x1), net(x2)
-    if bool((y1.norm(dim=1) == 0).any() | (y2.norm(dim=1) == 0).any()):
-        return True
-    return bool((torch.nn.functional.cosine_similarity(y1, y2).abs() >= 1 - 1e-12).all())
 
 
 # -- the formulas -------------------------------------------------------------------------------------------------------
@@ -173,11 +147,6 @@ def tower_gradient(k1: Tensor, w1: Tensor, k2: Tensor, w2: Tensor) -> Tensor:
 def tied_gradient(k1: Tensor, k2: Tensor, weight: Tensor) -> Tensor:
     r""":math:`(K_1 - K_2)(K_1 - K_2)^T vec(W)`: the gradient of :math:`r` when *both* towers share and train the weights."""
     return _times(k1 - k2, lifted(k1 - k2, weight))
-
-
-def project_out(y: Tensor, u: Tensor) -> Tensor:
-    r""":math:`P^\perp_y u = u - y (y^T u) / \|y\|^2` (Eq. 42), row by row."""
-    return u - y * ((y * u).sum(-1, keepdim=True) / y.square().sum(-1, keepdim=True))
 
 
 def _times(k: Tensor, u: Tensor) -> Tensor:
@@ -236,17 +205,18 @@ def connection_gaps(it: Instance) -> Iterator[Comparison]:
 @over(_layers("linear", "relu", "leaky_relu", "power", "conv", "residual"))
 def recursion_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Lemma 1: :math:`V^{b\top}_1 [V^f_1 \tilde f_1 - V^f_2 \tilde f_2]` against autograd, at every layer."""
-    one, two = transitions(it.net, it.index, it.x1), transitions(it.twin, it.index, it.x2)
-    first, second = _times(one.forward, one.preactivation), _times(two.forward, two.preactivation)
+    (forward, backward, pre), (other, _, pre2) = (
+        transitions(net, it.index, x) for net, x in ((it.net, it.x1), (it.twin, it.x2))
+    )
+    first, second = _times(forward, pre), _times(other, pre2)
     above, h = it.net[it.index + 1 :], it.net[: it.index + 1](it.x1).detach().requires_grad_(True)
     r = losses.half_squared_distance(above(h).flatten(1), it.twin(it.x2).flatten(1).detach())
     truth = torch.autograd.grad(r.sum(), h)[0].flatten(1)
-    yield "lemma", _times(one.backward.mT, first - second), truth
+    yield "lemma", _times(backward.mT, first - second), truth
     if degree(it.net, it.index) > 1:
-        forward_only = _times(one.forward.mT, first - second)
-        yield "broken: forward matrices both ways (power)", forward_only, truth
+        yield "broken: forward matrices both ways (power)", _times(forward.mT, first - second), truth
     if it.index + 1 < len(it.net) and not all(isinstance(m, (nn.Identity, nn.Linear)) for m in it.net):
-        swapped = _times(one.backward.mT, first - _times(one.forward, two.preactivation))
+        swapped = _times(backward.mT, first - _times(forward, pre2))
         yield "broken: one tower's gates for both", swapped, truth
 
 
@@ -321,14 +291,15 @@ def normalized_gaps(it: Instance) -> Iterator[Comparison]:
     truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
     n1, n2 = k1 / one.output.norm(dim=1)[:, None, None], k2 / two.output.norm(dim=1)[:, None, None]
     pull = lifted(n1 - n2, w)  # Eq. 41: K_1^n P_y1 [K_1^n - K_2^n]^T vec(W)
-    value, straight = _times(n1, project_out(one.output, pull)), _times(n1, pull)
+    unit = one.output / one.output.norm(dim=1, keepdim=True)
+    value, straight = _times(n1, project(unit, pull)), _times(n1, pull)
     if truth.norm() < 1e-6 * straight.norm():
         return  # the layer cannot turn its output: nothing but rounding is left
     yield "Eq. 41", value, truth
     yield "gradient along the weights", _along(w, value, straight), None
     yield "broken: projection left out", straight, truth
     yield "broken: along the weights without projection", _along(w, straight, straight), None
-    yield "broken: connections not scaled", _times(k1, project_out(one.output, lifted(k1 - k2, w))), truth
+    yield "broken: connections not scaled", _times(k1, project(unit, lifted(k1 - k2, w))), truth
 
 
 @over(_layers("power"))
@@ -415,9 +386,19 @@ def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
         gaps = lifted(k[:, 1:2] - k[:, 2:].roll(partners, 0), opened.weight)
         return _times(k[:, 0], torch.einsum("bh,bho->bo", d_neg, gaps))
 
+    outputs, own = in_weight(it.net, it.layer)
+
+    def autograd(loss: PairLoss) -> Tensor:  # in the layer's weights, through the anchor's tower alone, (tuples, n)
+        def value(w: Tensor, x: Tensor) -> Tensor:
+            anchor, others = outputs(w, x[:1]), outputs(own, x[1:])
+            near, far = (losses.half_squared_distance(anchor, part) for part in (others[:1], others[1:]))
+            return loss(near, far[None]).sum()
+
+        return _per_pair(vmap(grad(value), in_dims=(None, 0))(own, it.x1.unflatten(0, shape)))
+
     for name, loss in PAIR_LOSSES.items():
         d_neg = losses.partials(loss, r_pos, r_neg).neg
-        truth = _anchor_gradient(loss, it, shape)
+        truth = autograd(loss)
         yield f"lemma, {name}", lemma(d_neg), truth
         yield "broken: negatives exchanged", lemma(d_neg, partners=1), truth
         if name != "simple":
@@ -425,16 +406,4 @@ def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
             yield "broken: negatives push alike", lemma(alike), truth
     extended = partial(losses.simple, beta=0.5)
     d_neg = losses.partials(extended, r_pos, r_neg).neg
-    yield "broken: partials that sum to beta", lemma(d_neg), _anchor_gradient(extended, it, shape)
-
-
-def _anchor_gradient(loss: PairLoss, it: Instance, shape: tuple[int, int]) -> Tensor:
-    """Autograd's gradient of the loss in the layer's weights, through the anchor's tower alone, ``(tuples, n)``."""
-    outputs, weight = in_weight(it.net, it.layer)
-
-    def value(w: Tensor, x: Tensor) -> Tensor:
-        anchor, others = outputs(w, x[:1]), outputs(weight, x[1:])
-        r_pos = losses.half_squared_distance(anchor, others[:1])
-        return loss(r_pos, losses.half_squared_distance(anchor, others[1:])[None]).sum()
-
-    return _per_pair(vmap(grad(value), in_dims=(None, 0))(weight, it.x1.unflatten(0, shape)))
+    yield "broken: partials that sum to beta", lemma(d_neg), autograd(extended)

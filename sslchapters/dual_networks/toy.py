@@ -14,7 +14,6 @@ from sslbook.networks.small import mlp
 from sslbook.operator.layer import connection, vec
 
 BELOW, ABOVE = ((1.0, 0.0), (1.0, -1.0)), ((1.0, 1.0),)
-INPUTS = ((2.0, 1.0), (1.0, 2.0))
 
 
 def network(below: Tensor | None = None) -> nn.Sequential:
@@ -27,7 +26,7 @@ def network(below: Tensor | None = None) -> nn.Sequential:
 
 def inputs() -> Tensor:
     """The two inputs, ``(2, 2)``."""
-    return torch.tensor(INPUTS, dtype=torch.float64)
+    return torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
 
 
 def distance(net: nn.Module) -> Tensor:
@@ -36,23 +35,18 @@ def distance(net: nn.Module) -> Tensor:
     return pairs.half_squared_distance(one, two)
 
 
-def _stepped(rate: float) -> Tensor:
-    """The lower weights after one step of the rate."""
+def stepped(rate: float) -> nn.Sequential:
+    r"""The network after one step :math:`-\eta\, (K_1 - K_2)(K_1 - K_2)^T vec(W)` of its lower layer; it needs no gradient."""
     net = network()
     below = next(net.parameters())
     (gradient,) = torch.autograd.grad(distance(net), below)
-    return below.detach() - rate * gradient
-
-
-def stepped(rate: float) -> nn.Sequential:
-    r"""The network after one step :math:`-\eta\, (K_1 - K_2)(K_1 - K_2)^T vec(W)` of its lower layer; it needs no gradient."""
-    return network(_stepped(rate)).requires_grad_(False)
+    return network(below.detach() - rate * gradient).requires_grad_(False)
 
 
 def frozen(rate: float) -> float:
     r"""What :math:`r` would be after that step if no gate switched: the outputs are then linear in the weights."""
     k = connection(network(), "0", inputs())[..., 0]
-    return float(0.5 * ((k[0] - k[1]) @ vec(_stepped(rate))) ** 2)
+    return float(0.5 * ((k[0] - k[1]) @ vec(next(stepped(rate).parameters()))) ** 2)
 
 
 def on(before: Tensor) -> Tensor:

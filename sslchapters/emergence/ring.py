@@ -10,7 +10,7 @@ and the signs :math:`\epsilon = (+, -, -, +)`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -35,11 +35,6 @@ def ring_scene(d: int, objects: tuple[str, ...] = ("11", "101")) -> Tensor:
     for row, word in zip(rows, objects, strict=True):
         row[: len(word)] = torch.tensor([float(letter) for letter in word], dtype=torch.float64)
     return torch.stack([rows.roll(shift, 1) for shift in range(d)], dim=1)
-
-
-def windows(x: Tensor) -> Tensor:
-    """All windows of width 2 on the ring: ``(..., d)`` -> ``(..., d, 2)``."""
-    return torch.stack([x, x.roll(-1, -1)], dim=-1)
 
 
 def pattern_counts(d: int) -> Tensor:
@@ -107,12 +102,9 @@ def neuron_views(d: int, bias: bool, objects: tuple[str, ...] = ("11", "101")) -
     return torch.cat([first, torch.ones_like(first[..., :1])], -1) if bias else first
 
 
-def _enumerated_gradient(net: nn.Sequential, views: Tensor, *, both: bool = True) -> Tensor:
-    """Autograd gradient of `enumerated_loss` in the first layer's weight, of ``views (O, d, n)``."""
-    weight = net[0].weight
-    assert isinstance(weight, Tensor)
-    (gradient,) = torch.autograd.grad(enumerated_loss(net(views)[None], both=both).sum(), weight)
-    return gradient
+def _enumerated_gradient(weight: Tensor, views: Tensor, *, both: bool = True) -> Tensor:
+    """Autograd gradient of `enumerated_loss` in a ReLU neuron's weight, of ``views (O, d, n)``."""
+    return torch.func.grad(lambda w: enumerated_loss((views @ w).relu()[None, ..., None], both=both).sum())(weight)
 
 
 def _neurons(count: int, seed: int) -> Iterator[tuple[Tensor, int]]:
@@ -132,7 +124,7 @@ def operator_gaps(instance: tuple[Tensor, int]) -> Iterator[Comparison]:
     net, views, chosen = neuron(weight), neuron_views(d, bias), selected(weight)
     u = direction(chosen, bias)
     op = torch.outer(u, u) / (4 * d**2)
-    one, two = (-_enumerated_gradient(net, views, both=b)[0] for b in (False, True))
+    one, two = (-_enumerated_gradient(weight, views, both=b) for b in (False, True))
     found = covariance_operator(net, "0", views).dense()
     if not u.any():
         yield "stuck", max(float(one.abs().max()), float(found.abs().max())), None
@@ -192,7 +184,7 @@ def growth_gaps(instance: tuple[bool, str, bool]) -> Iterator[Comparison]:
     start = 0.01 * x / square + torch.tensor(APART[bias][p], dtype=torch.float64)
     w = start
     for _ in range(steps):
-        w = w - alpha * _enumerated_gradient(neuron(w), neuron_views(d, bias), both=both)[0]
+        w = w - alpha * _enumerated_gradient(w, neuron_views(d, bias), both=both)
     ratio = (x @ w) / (x @ start)
     yield "growth", ratio, (1 + pace * square) ** steps
     if square > 1:
@@ -246,14 +238,9 @@ def _simulate(bias: bool, count: int = 20000, steps: int = STEPS, seed: int = 0)
 def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> tuple[Fate, ...]:
     """What becomes of Gaussian neurons, by the set in which they begin (`_simulate`); sets that none begins in are left out."""
     start, ends = _simulate(bias, count, steps, seed=seed)
-    began = selected(start)
-    return _by_group({names: (began == mask(names)).all(-1) for names in possible_sets(bias)}, ends)
-
-
-def _by_group(groups: Mapping[frozenset[str], Tensor], ends: Tensor) -> tuple[Fate, ...]:
-    """The fate of each group of neurons, by its mask ``(count,)``; empty groups are left out."""
-    found = []
-    for names, mine in groups.items():
+    began, found = selected(start), []
+    for names in possible_sets(bias):
+        mine = (began == mask(names)).all(-1)
         if mine.any():
             shares = {end: float((ends[mine] == k).double().mean()) for k, end in enumerate(ENDS)}
             found.append(Fate(names, float(mine.double().mean()), shares))

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from sslbook._random import Streams
 from sslbook.losses import pairs
-from sslchapters.emergence.ring import direction, pattern_inputs, responses, ring_scene, selected, windows
+from sslchapters.emergence.ring import direction, responses, ring_scene, selected
 from sslchapters.emergence.theory import Mixture, diagonal_velocity
 from sslchapters.sweep import Study
 
@@ -72,10 +72,6 @@ class TwoLayers:
         """How many centres activate each node, ``w_1j^T mu_k > 0``: ``(R, n)``.  The one at the origin activates none."""
         return (torch.einsum("rkd,rnd->rkn", self.centres, self.w1) > 0).sum(1)
 
-    def norms(self) -> Tensor:
-        """Frobenius norms of both layers, ``(R, 2)``."""
-        return torch.stack([self.w1.flatten(1).norm(dim=1), self.w2.norm(dim=1)], 1)
-
 
 @dataclass(frozen=True)
 class Run:
@@ -104,29 +100,16 @@ def begin(seeds: Sequence[int], protocol: TwoLayerSizes, dtype: torch.dtype) -> 
 def gradients(
     w1: Tensor, w2: Tensor, one: Tensor, two: Tensor, loss: str, normalize: bool, tau: float, floor: float = 1e-3
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the batch's mean loss with ``one, two (R, B, d)`` the views and the next sample's first view as negative.
-
-    Written out, because autograd takes three times as long; a test holds it to autograd on :mod:`sslbook.losses.pairs`.
-    """
-    x = torch.cat([one, two], 1)
-    size = one.shape[1]
-    h = (x @ w1.mT).relu()
-    f = h * w2[:, None]
-    length = f.norm(dim=2, keepdim=True) if normalize else None
-    divisor = None if length is None else length.clamp_min(floor)
-    y = f if divisor is None else f / divisor
-    pull, push = y[:, :size] - y[:, size:], y[:, :size] - y[:, :size].roll(1, 1)
-    if loss == "info_nce":
-        gap = 0.5 * (pull.square().sum(2) - push.square().sum(2))
-        force = torch.sigmoid(gap / tau)[..., None] / (tau * size)
-    else:
-        force = torch.full_like(pull[..., :1], 1 / size)
-    pull, push = force * pull, force * push
-    down = torch.cat([pull - push + push.roll(-1, 1), -pull], 1)
-    if length is not None and divisor is not None:
-        radial = (down * y).sum(2, keepdim=True) * y
-        down = (down - torch.where(length > floor, radial, torch.zeros_like(radial))) / divisor
-    return (down * w2[:, None] * (h > 0)).mT @ x, (down * h).sum(1)
+    """Gradients of the batch's mean loss with ``one, two (R, B, d)`` the views and the next sample's first view as negative."""
+    leaves = [w.detach().requires_grad_() for w in (w1, w2)]
+    y = (torch.cat([one, two], 1) @ leaves[0].mT).relu() * leaves[1][:, None]
+    y = y / y.norm(dim=2, keepdim=True).clamp_min(floor) if normalize else y
+    first, second = y.chunk(2, 1)
+    near, far = (pairs.half_squared_distance(first, other) for other in (second, first.roll(1, 1)))
+    setting = {"temperature": tau} if loss == "info_nce" else {}
+    value = pairs.OF_DISTANCES[loss](near, far[..., None], **setting)
+    in_first, in_second = torch.autograd.grad(value.mean(1).sum(), leaves)
+    return in_first, in_second
 
 
 def train_nodes(
@@ -148,7 +131,7 @@ def train_nodes(
     limit = protocol.cap * w1.flatten(1).norm(dim=1)
     kinds = noise = torch.empty(0)
     for t in range(steps + 1):
-        norms[:, t] = TwoLayers(w1, w2, centres).norms()
+        norms[:, t, 0], norms[:, t, 1] = w1.flatten(1).norm(dim=1), w2.norm(dim=1)
         stopped = torch.where((norms[:, t, 0] > limit) & (stopped > t), t, stopped)
         if t == steps:
             break
@@ -168,8 +151,8 @@ def train_nodes(
 def steps_to(norms: Tensor, factor: float) -> Tensor:
     """The first step at which W1 is ``factor`` times as long as at the start, or the last one there is: ``(R,)``."""
     there = norms[:, :, 0] >= factor * norms[:, :1, 0]
-    last = norms.shape[1] - 1
-    return torch.where(there.any(1), there.int().argmax(1), torch.full_like(there[:, 0].long(), last))
+    there[:, -1] = True
+    return there.int().argmax(1)
 
 
 def foretold_steps(seeds: Sequence[int], *, protocol: TwoLayerSizes = DEFAULT) -> Tensor:
@@ -198,14 +181,11 @@ def rank_correlation(net: TwoLayers) -> float:
     return float(spearmanr(net.active().flatten(), net.w2.abs().flatten()).statistic)
 
 
-def by_count(net: TwoLayers) -> dict[int, tuple[int, float]]:
-    r"""For each number of activating centres that occurs: how many nodes have it, and the median of their :math:`|w_{2j}|`."""
-    active, size = net.active().flatten(), net.w2.abs().flatten()
-    return {int(k): (int((active == k).sum()), float(size[active == k].median())) for k in active.unique()}
-
-
 def two_layer_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """The paper's protocol on all ``seeds``: what `sslbook record emergence-two-layer` writes.  Other sizes on the first eight."""
+    r"""The paper's protocol on all ``seeds``: what `sslbook record emergence-two-layer` writes.  Other sizes on the first eight.
+
+    by_count: for each number of activating centres, how many nodes have it, and the median of their :math:`|w_{2j}|`.
+    """
     values: dict[str, Any] = {"steps": 5000, "size": DEFAULT.size, "nodes": DEFAULT.nodes}
     for loss in COMPARED:
         run = train_nodes(seeds, loss)
@@ -214,8 +194,10 @@ def two_layer_values(seeds: Sequence[int]) -> dict[str, Any]:
             "factor": [round(v, 4) for v in (run.norms[:, -1, 0] / run.norms[:, 0, 0]).tolist()],
         }
         normal = train_nodes(seeds, loss, normalize=True)
+        active, size = normal.end.active().flatten(), normal.end.w2.abs().flatten()
+        groups = {str(int(k)): size[active == k] for k in active.unique()}
         values[f"nodes-{loss}"] = _nodes(normal) | {
-            "by_count": {str(k): [n, round(v, 5)] for k, (n, v) in by_count(normal.end).items()}
+            "by_count": {k: [len(sizes), round(float(sizes.median()), 5)] for k, sizes in groups.items()}
         }
     values["foretold"] = foretold_steps(seeds)
     others = {
@@ -256,8 +238,8 @@ class Network:
 
     def pooled(self, x: Tensor) -> Tensor:
         """Responses summed over the ring: ``(R, B, d)`` -> ``(R, B, k)``."""
-        patches = windows(x)
-        h = torch.einsum("rbdp,rkp->rbdk", patches, self.filters[..., :2])
+        windows = torch.stack([x, x.roll(-1, -1)], dim=-1)
+        h = torch.einsum("rbdp,rkp->rbdk", windows, self.filters[..., :2])
         if self.filters.shape[-1] == 3:
             h = h + self.filters[:, None, None, :, 2]
         return (h if self.linear else h.relu()).sum(2)
@@ -344,13 +326,11 @@ def _kinds(net: Network) -> dict[str, Tensor]:
 
     For the last, a response below a quarter of the filter's largest counts as none: at their ends filters hover about thresholds.
     """
-    bias = net.filters.shape[-1] == 3
-    h = net.filters @ pattern_inputs(bias).T
-    chosen = selected(net.filters)
+    h, chosen = responses(net.filters), selected(net.filters)
     dead = ~chosen.any(-1)
     return {
         "dead": dead,
-        "stuck": ~dead & (direction(chosen, bias) == 0).all(-1),
+        "stuck": ~dead & (direction(chosen, net.filters.shape[-1] == 3) == 0).all(-1),
         "single": ~dead & ((h > 0.25 * h.amax(-1, keepdim=True).clamp_min(0)).sum(-1) == 1),
     }
 

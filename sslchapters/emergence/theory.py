@@ -24,6 +24,12 @@ matrix ``G``: the range of ``Q`` is preserved, its complement scrambled.  The co
 :math:`OP = V_x[E[x' | x]]`, which is :math:`Q V[x] Q` if ``G`` has mean zero.
 
 Everything has a leading replica axis ``R``: one random population and one random subspace each.
+
+Centres at equal angles: which of them a ReLU unit ends up responding to, by its responses alone.
+
+``n`` centres of length 1 have the pairwise cosine :math:`\rho`, and the origin is a centre ``m`` times as likely as each one. The
+responses :math:`h_k = w^\top \mu_k` then follow :math:`\dot h = G\, (\lambda (h - \bar r))`, up to a factor, with the centres' Gram
+matrix G, the open gates :math:`\lambda_k = 1\{h_k > 0\}`, and :math:`\bar r = \sum_k \max(h_k, 0) / (n + m)`.
 """
 
 from __future__ import annotations
@@ -90,9 +96,7 @@ def equiangular_mixture(
 
 def node_step(w: Tensor, mixture: Mixture, *, linear: bool = False) -> Tensor:
     r""":math:`A_j w_j` for each node, :math:`A_j = V_{z_0}[u_j]`: the direction in which Eq. 8 moves it, ``(R, n, d)``."""
-    u = mixture.gated_means(w, linear=linear)
-    u = u - u.mean(1, keepdim=True)
-    return torch.einsum("rknd,rkn->rnd", u, torch.einsum("rknd,rnd->rkn", u, w)) / u.shape[1]
+    return diagonal_velocity(w, torch.ones_like(w[..., 0]), mixture.gated_means(w, linear=linear))[0]
 
 
 def grow(w: Tensor, mixture: Mixture, *, steps: int = 600, rate: float = 0.05, linear: bool = False) -> Tensor:
@@ -136,6 +140,29 @@ def specialise(mixture: Mixture, nodes: int = 20, *, seed: int = 0) -> Ends:
     top, which = after.max(-1)
     active = (after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1)
     return Ends(active, which == before.argmax(-1), active == 1)
+
+
+def settle(h: Tensor, m: float, cosine: float, *, steps: int = 6000, rate: float = 0.2) -> Tensor:
+    """Responses ``(units, n)`` after many steps of the flow, as parts of the largest."""
+    n = h.shape[1]
+    gram = (1 - cosine) * torch.eye(n, dtype=h.dtype) + cosine
+    for _ in range(steps):
+        positive = h.clamp_min(0)
+        mean = positive.sum(1, keepdim=True) / (n + m)
+        h = h + rate * ((h > 0) * (positive - mean)) @ gram
+        h = h / h.max(1, keepdim=True).values  # homogeneous: only ratios matter
+    return h
+
+
+def fate(n: int, m: float, cosine: float, *, units: int = 40, seed: int = 0) -> tuple[float, float]:
+    """The shares of units that respond in the end to their first strongest centre alone, and to all: by a tenth of the largest."""
+    draws = torch.Generator().manual_seed(seed)
+    h = torch.randn(units, n, generator=draws, dtype=torch.float64)
+    start = torch.where(h.max(1, keepdim=True).values > 0, h, -h)  # at least one is positive
+    end = settle(start, m, cosine)
+    active = (end > 0.1).sum(1)
+    first = end.argmax(1) == start.argmax(1)
+    return float(((active == 1) & first).double().mean()), float((active == n).double().mean())
 
 
 Velocity = tuple[Tensor, Tensor]
@@ -231,10 +258,8 @@ def off_diagonal_share(count: int = 100, seed: int = 0, *, masked: bool = False)
     unless it is ``masked``: not a parameter.
     """
     draw = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 4, 6, 5, generator=draw, dtype=torch.float64)
-    x = x + torch.randn(count, 4, 1, 5, generator=draw, dtype=torch.float64)
-    w1 = torch.randn(count, 4, 5, generator=draw, dtype=torch.float64)
-    diagonal = torch.randn(count, 4, generator=draw, dtype=torch.float64)
+    normal = partial(torch.randn, count, 4, generator=draw, dtype=torch.float64)
+    x, w1, diagonal = normal(6, 5) + normal(1, 5), normal(5), normal()
     w2 = diagonal if masked else torch.diag_embed(diagonal)
     move = _enumerated_velocity(x, w1, w2)[1].square()
     move = torch.diag_embed(move) if masked else move
@@ -316,22 +341,16 @@ def integrate(start: Start, time: float, *, linear: bool = False, points: int = 
 
 @dataclass(frozen=True)
 class Scrambled:
-    """Populations ``x (R, N, n)``, projectors ``preserved (R, n, n)`` and ``nuisance (R, n, n)`` that add up to the identity."""
+    """Populations ``x (R, N, n)``, projectors ``preserved (R, n, n)`` and ``nuisance (R, n, n)`` that add up to the identity.
+
+    covariance: ``V[x]``, divided by ``N``.  operator: ``Q V[x] Q``, ``(R, n, n)`` both.
+    """
 
     x: Tensor
     preserved: Tensor
     nuisance: Tensor
-
-    @property
-    def covariance(self) -> Tensor:
-        """``V[x]``, ``(R, n, n)``, divided by ``N``."""
-        centred = self.x - self.x.mean(1, keepdim=True)
-        return centred.mT @ centred / self.x.shape[1]
-
-    @property
-    def operator(self) -> Tensor:
-        """``Q V[x] Q``, ``(R, n, n)``."""
-        return self.preserved @ self.covariance @ self.preserved
+    covariance: Tensor
+    operator: Tensor
 
     def views(self, draws: Tensor) -> Tensor:
         """``Q x + P G P x`` for ``draws`` G of shape ``(R, N, V, n, n)``: ``(R, N, V, n)``."""
@@ -351,11 +370,13 @@ def scrambled(replicas: int, *, samples: int = 40, seed: int = 0, gap: float = 0
     normal = partial(torch.randn, generator=draw, dtype=torch.float64)
     x = normal(count, samples, size) @ normal(count, size, size) + normal(count, 1, size)
     basis = torch.linalg.qr(normal(count, size, kept))[0]
-    preserved = basis @ basis.mT
-    found = Scrambled(x, preserved, torch.eye(size, dtype=torch.float64) - preserved)
-    values = torch.linalg.eigvalsh(found.operator)
+    preserved, centred = basis @ basis.mT, x - x.mean(1, keepdim=True)
+    covariance = centred.mT @ centred / samples
+    operator = preserved @ covariance @ preserved
+    values = torch.linalg.eigvalsh(operator)
     chosen = (1 - values[:, -2] / values[:, -1] >= gap).nonzero()[:replicas, 0]
-    return Scrambled(found.x[chosen], preserved[chosen], found.nuisance[chosen])
+    every = (x, preserved, torch.eye(size, dtype=torch.float64) - preserved, covariance, operator)
+    return Scrambled(*(part[chosen] for part in every))
 
 
 def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
@@ -403,8 +424,7 @@ def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> dict
     draw = torch.Generator().manual_seed(seed + 1)
     n_samples, size = scene.x.shape[1:]
     values, vectors = torch.linalg.eigh(scene.operator)
-    weight = torch.randn(replicas, size, generator=draw, dtype=torch.float64)
-    weight /= weight.norm(dim=1, keepdim=True)
+    weight = torch.nn.functional.normalize(torch.randn(replicas, size, generator=draw, dtype=torch.float64), dim=-1)
     rows = torch.arange(replicas)[:, None]
     for t in range(steps):
         index = torch.randint(n_samples, (replicas, batch), generator=draw)

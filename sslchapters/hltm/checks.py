@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import jacrev, vmap
 
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -28,20 +29,14 @@ from sslchapters.hltm.runs import forward
 from sslchapters.instances import instance_seeds
 
 SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (4,)))
-"""Values and branching of the small trees, of different kinds, that the checks take turns with."""
+"""Values and branching of the small trees, of different kinds, that the checks take turns with by their seeds."""
 
 
-def _numbered(count: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Seeds of random instances, each with its number."""
-    return enumerate(instance_seeds(count, seed))
-
-
-@over(_numbered)
-def message_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
+@over(instance_seeds)
+def message_gaps(seed: int) -> Iterator[Comparison]:
     """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
-    i, s = instance
-    tree = theory.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
-    net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
+    tree = theory.random_symmetric([seed], 3 if seed % 8 == 7 else 2, -1.0)
+    net = initial_network([seed], tree.branching, 1 + seed % 4, dtype=torch.float64)
     listed = exact.list_parts(tree, net)
     assignments, chance = theory.joint(tree)
     seen = forward(net, assignments[-1].double())
@@ -71,19 +66,16 @@ def _enumerated_connection(
 ) -> Tensor:
     """Mean connection given the root by autograd on every assignment: the slow way."""
     depth, index = theory.place(tree, name)
-    bumps = torch.zeros(assignments[0].shape[-1], net.width, dtype=torch.float64, requires_grad=True)
-    below = assignments[-1].double()
-    for d in range(tree.depth - 1, -1, -1):
-        fan = net.weights[d].shape[-1]
-        read = below.reshape(-1, fan, below.shape[-1])
-        pre = net.weights[d][0] @ read + net.biases[d][0][..., None]
-        if d == depth:
-            inputs = read[index]
-            pre = torch.cat([pre[:index], (pre[index] + bumps.T)[None], pre[index + 1 :]])
-        below = pre.relu().flatten(0, 1)[None]
-    jacobian = torch.stack([torch.autograd.grad(row.sum(), bumps, retain_graph=True)[0] for row in pre[0]])
-    connection = torch.einsum("ib,abc->biac", inputs, jacobian)
-    return torch.einsum("zb,biac->ziac", _given_root(tree, assignments, chance), connection)[None]
+    leaves = assignments[-1][0].double()
+
+    def output(bias: Tensor, x: Tensor) -> Tensor:  # a pre-activation moves as its bias does
+        biases = (*net.biases[:depth], bias, *net.biases[depth + 1 :])
+        return forward(TreeNetwork(net.weights, biases), x[None, :, None]).pre[0][0, 0, :, 0]
+
+    jacobian = vmap(jacrev(output), (None, 1))(net.biases[depth], leaves)[:, :, 0, index]
+    inputs = forward(net, leaves[None]).inputs[depth][0, index]
+    given = _given_root(tree, assignments, chance)
+    return torch.einsum("zb,ib,bac->ziac", given, inputs, jacobian)[None]
 
 
 def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> Tensor:
@@ -96,12 +88,11 @@ def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> 
 # --- Lemmas 6, 7 and 9, Theorem 6: products of tables, and what survives from the root -------------------------------
 
 
-@over(_numbered)
-def product_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
+@over(instance_seeds)
+def product_gaps(seed: int) -> Iterator[Comparison]:
     """Lemmas 6 and 7: tables multiplied along paths of TR-HLTMs, and binary TR-HLTMs against symmetric ones."""
-    i, s = instance
-    values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
-    tree, wild = (make([s], values, (2, 1, 2)) for make in (theory.random_regularized, trees.random_categorical))
+    values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[seed % 4]
+    tree, wild = (make([seed], values, (2, 1, 2)) for make in (theory.random_regularized, trees.random_categorical))
     for leaf in range(4):
         yield "Lemma 6", trees.from_root(tree)[-1][0, leaf], 1 / values[-1] + _residual_product(tree, leaf)
     yield "broken: any tables", trees.from_root(wild)[-1][0, 0], 1 / values[-1] + _residual_product(wild, 0)
@@ -110,23 +101,22 @@ def product_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
 
 
 def _residual_product(tree: LatentTree, leaf: int) -> Tensor:
-    """Of :func:`~sslchapters.hltm.theory.residual_table` along the path from the root to one of four leaves."""
+    r"""Of :math:`C_{\mu\nu} = P_{\mu\nu} - \frac{1}{m_\nu} 1 1^\top` (Definition 3), from the root to one of four leaves."""
     product = torch.eye(tree.values[0], dtype=torch.float64)
     for table, node in zip(tree.tables, (leaf // 2, leaf // 2, leaf)):
-        product = product @ theory.residual_table(table)[0, node]
+        product = product @ (table[0, node] - 1 / table.shape[-1])
     return product
 
 
-@over(_numbered)
-def activation_gaps(instance: tuple[int, int], root_polarity: float = 0.3) -> Iterator[Comparison]:
+@over(instance_seeds)
+def activation_gaps(seed: int, root_polarity: float = 0.3) -> Iterator[Comparison]:
     r"""Lemma 9 and Theorem 6: covariance over the root of the children's mean activations, at every part of random SB-HLTMs.
 
     The oracle lists all assignments of the tree; ``printed o`` takes :math:`o_\mu = \rho_{0\mu}^2 (1 - \rho_{0\mu}^2)` from the
     statement, the proof has :math:`\rho_{0\mu}^2 (1 - \rho_0^2)`.
     """
-    i, s = instance
-    tree = trees.symmetric_binary(theory.random_polarities([s], 2 + i % 2, 0.2), root_polarity)
-    for d, listed, truth in _parts(tree, s):
+    tree = trees.symmetric_binary(theory.random_polarities([seed], 2 + seed % 2, 0.2), root_polarity)
+    for d, listed, truth in _parts(tree, seed):
         yield from _lemma9(tree, listed, d, truth)
         a = theory.child_selectivity(tree, listed, d)
         rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
@@ -253,13 +243,14 @@ def _one_tower_step(weight: Tensor, output: Callable[[Tensor], Tensor], joint: T
     return torch.autograd.grad(gain, moving)[0]
 
 
-@over(_numbered)
-def growth_gaps(instance: tuple[int, int]) -> Iterator[Comparison]:
+@over(instance_seeds)
+def growth_gaps(seed: int) -> Iterator[Comparison]:
     """Eq. 15 against :func:`constant_jacobian` on random trees, 30 steps; silent children have nothing to grow."""
-    i, s = instance
-    depth, name = (3, "s01") if i % 5 == 4 else (2, f"s{i % 2}")
+    depth, name = (3, "s01") if seed % 5 == 4 else (2, f"s{seed % 2}")
     rate = 0.5
-    grown, together = (constant_jacobian(s, depth=depth, name=name, rate=rate, apart=apart) for apart in (True, False))
+    grown, together = (
+        constant_jacobian(seed, depth=depth, name=name, rate=rate, apart=apart) for apart in (True, False)
+    )
     if grown.squared_length >= 1e-6:
         yield "growth", grown.predicted(rate), grown.gaps
         yield "broken: printed o", grown.predicted(rate, grown.reach * (1 - grown.reach)), grown.gaps

@@ -68,11 +68,6 @@ def tail_probability(c: float, gamma: float) -> float:
     return float(value)
 
 
-def pair_correlation(h: Tensor, a: Tensor) -> Tensor:
-    r"""The correlation of :math:`\tilde v^+` and :math:`\tilde v^-` over random weights, from the last axis (Eq. 129)."""
-    return (h.square().sum(-1) - a.square().sum(-1)) / ((h - a).norm(dim=-1) * (h + a).norm(dim=-1))
-
-
 def width_needed(c: float, gamma: float, eta: float, *, as_printed: bool = False) -> float:
     r"""Units that part :math:`\mu` needs so that one is lucky with probability :math:`1 - \eta` (Eq. 128)."""
     return math.log(1 / eta) / tail_bound(c, gamma, as_printed=as_printed)
@@ -136,8 +131,9 @@ class LeafPart:
 
     @property
     def gamma(self) -> float:
-        r"""The correlation of :math:`\tilde v^+` and :math:`\tilde v^-` (Eq. 129)."""
-        return float(pair_correlation(self.h, self.a))
+        r"""The correlation of :math:`\tilde v^+` and :math:`\tilde v^-` over random weights (Eq. 129)."""
+        h, a = self.h, self.a
+        return float((h.square().sum() - a.square().sum()) / ((h - a).norm() * (h + a).norm()))
 
 
 def balanced_part(n: int, lower: float, upper: float, seed: int) -> LeafPart:

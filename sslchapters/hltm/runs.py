@@ -51,9 +51,6 @@ def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
     return Activity(tuple(reversed(inputs)), tuple(reversed(pre)))
 
 
-EPSILON = 1e-4
-"""Added to the output's length before the division, as in the released experiments."""
-
 FORMULAS = ("printed", "released")
 MIXED = ("printed, no logarithm", "released, logarithm")
 """The two losses between: :data:`FORMULAS` differ in the logarithm and in what is averaged first, each of these in one alone."""
@@ -86,8 +83,8 @@ class TreeRun:
 
 
 def normalize(output: Tensor) -> Tensor:
-    """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
-    return output / (torch.linalg.vector_norm(output, dim=1, keepdim=True) + EPSILON)
+    """``output / (length + 1e-4)`` along the axis of the units, ``(R, width, B)``, as in the released experiments."""
+    return output / (torch.linalg.vector_norm(output, dim=1, keepdim=True) + 1e-4)
 
 
 def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
@@ -258,21 +255,17 @@ def best_correlations(
 
     samples: fresh ones, a multiple of 128, from streams of their own.
     """
-    places = [place(tree, name) for name in latents]
-    depths = [depth for depth, _ in places]
-    index = [node for _, node in places]
-    latent, units = [], []
-    streams = Streams(seeds, f"statistics {epoch}")
-    dtype = net.weights[0].dtype
+    places, streams = [place(tree, name) for name in latents], Streams(seeds, f"statistics {epoch}")
+    latent, units, dtype = [], [], net.weights[0].dtype
     for done in range(0, samples, 3200):
         count = min(3200, samples - done)
         u = to_device(streams.uniform((sum(tree.nodes), count), dtype), tree.root.device)
         drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:])
         seen = forward(net, drawn[-1])
-        latent.append(torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1))
-        units.append(torch.stack([seen.pre[d][:, i] for d, i in zip(depths, index)], 1))
+        latent.append(torch.stack([drawn[d][:, i] for d, i in places], 1))
+        units.append(torch.stack([seen.pre[d][:, i] for d, i in places], 1))
     population = exact.latent_correlations(tree, net)
-    whole = torch.stack([population[d][:, i] for d, i in zip(depths, index)], 1)
+    whole = torch.stack([population[d][:, i] for d, i in places], 1)
     both = torch.cat(latent, -1), torch.cat(units, -1)
     found = {"exact": centred_correlation(*both), "released": raw_correlation(*both).double(), "population": whole}
     return {name: corr.abs().amax(-1).cpu() for name, corr in found.items()}

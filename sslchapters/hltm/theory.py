@@ -86,11 +86,6 @@ def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: S
     return random_categorical(seeds, values, branching, regularized)
 
 
-def residual_table(table: Tensor) -> Tensor:
-    r""":math:`C_{\mu\nu} = P_{\mu\nu} - \frac{1}{m_\nu} 1 1^\top` (Definition 3); of a TR-HLTM its columns sum to zero."""
-    return table - 1 / table.shape[-1]
-
-
 def selectivity(parts: Parts) -> Tensor:
     r""":math:`s_j = \frac12 (v_j(1) - v_j(0))` of binary trees, ``(R, nodes, width)``."""
     v = activation_means(parts)

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sslbook._random import Streams
 from sslbook.images.datasets import shifts
 from sslbook.training.evaluate import effective_rank, linear_probe
-from sslchapters.energies import project
 from sslchapters.enumerated import Images, digits
-from sslchapters.landscape.theory import LINEAR, RELU, Activation
+from sslchapters.landscape.optima import climb, find
+from sslchapters.landscape.theory import LINEAR, RELU, Activation, Cloud, directions
 from sslchapters.records import rounded
 from sslchapters.sweep import Study
 
@@ -55,12 +56,13 @@ def info_nce(z: Tensor, tau: float) -> Tensor:
     own = torch.eye(count, dtype=torch.bool)[:, None, :, None]
     others = likeness.masked_fill(own, -torch.inf).logsumexp((2, 3))
     pairs = likeness.diagonal(dim1=0, dim2=2).movedim(-1, 0)  # (N, V, V)
-    return torch.nn.functional.softplus(others[:, :, None] - pairs)[:, ~torch.eye(views, dtype=torch.bool)].mean()
+    return F.softplus(others[:, :, None] - pairs)[:, ~torch.eye(views, dtype=torch.bool)].mean()
 
 
 def climbed(w: Tensor, x: Tensor, rule: Rule, draw: Streams) -> Tensor:
     """Where filters that start at ``w`` come to rest on views ``x (N, V, d)``."""
-    for t in range(STEPS):
+
+    def uphill(w: Tensor) -> Tensor:
         free, seen = w.clone().requires_grad_(), x
         chosen = draw.uniform(x.shape[:2], torch.float64)[0].argsort(1)[:, :2, None].expand(-1, -1, x.shape[-1])
         if rule.sampled:
@@ -69,12 +71,11 @@ def climbed(w: Tensor, x: Tensor, rule: Rule, draw: Streams) -> Tensor:
         if rule.tau is None:
             gain = 0.5 * response.mean(1).var(0, correction=0).sum()
         else:
-            gain = -info_nce(torch.nn.functional.normalize(response, dim=-1, eps=1e-9), rule.tau)
+            gain = -info_nce(F.normalize(response, dim=-1, eps=1e-9), rule.tau)
         (slope,) = torch.autograd.grad(gain, free)
-        up = project(w, slope)
-        w = w + 0.2 * (1e-7 / 0.2) ** (t / (STEPS - 1)) * up / up.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-        w = w / w.norm(dim=-1, keepdim=True)
-    return w
+        return slope
+
+    return climb(w, uphill, steps=STEPS, first=0.2)
 
 
 def measured(w: Tensor, x: Tensor, act: Activation, train: Images, test: Images, centre: Tensor) -> dict[str, float]:
@@ -92,7 +93,7 @@ def measured(w: Tensor, x: Tensor, act: Activation, train: Images, test: Images,
     }
 
 
-def values(seeds: tuple[int, ...]) -> dict[str, Any]:
+def layer_values(seeds: tuple[int, ...]) -> dict[str, Any]:
     """The record: by rule and measure, a number a seed; all rules start from the random filters of ``at the start``."""
     found: dict[str, dict[str, list[float]]] = {}
     for seed in seeds:
@@ -104,8 +105,7 @@ def values(seeds: tuple[int, ...]) -> dict[str, Any]:
         x = shifts(seen.pixels).flatten(2)
         centre, draw = x.mean((0, 1)), Streams([seed], "filters")
         x = x - centre
-        start = draw.normal((FILTERS, x.shape[-1]))[0]
-        start = start / start.norm(dim=-1, keepdim=True)
+        start = F.normalize(draw.normal((FILTERS, x.shape[-1]))[0], dim=-1)
         ends = {"at the start": (start, x, RELU)}
         for name, rule in RULES.items():
             views = x if rule.augmented else x[:, :1]
@@ -118,4 +118,62 @@ def values(seeds: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-STUDIES = {"landscape-layer": Study(values, tuple(range(8)))}
+# --- One unit that climbs its own energy: in how many peaks it ends, how large their basins are, and what shifts do -----
+
+CLIMBS = {
+    "linear, 1": (LINEAR, 1, 1000, 200),
+    "linear, 9": (LINEAR, 3, 1000, 200),
+    "ReLU, 1": (RELU, 1, 1000, 4000),
+    "ReLU, 9": (RELU, 3, 1000, 3000),
+    "ReLU, 25": (RELU, 5, 40, 2000),
+    "ReLU, 81": (RELU, 9, 40, 4000),
+}
+"""Response and number of views (shifts by at most a pixel): the response, shifts along a side, starts, and steps of a climb."""
+NEAR = 0.1
+"""Largest sine of the angle between a unit and the plane of a view that counts as near."""
+
+
+def shifted(pixels: Tensor, side: int) -> Tensor:
+    """``side ** 2`` shifts by at most one pixel, interpolated between whole ones: ``(N, 1, H, W) -> (N, side ** 2, H W)``."""
+    whole = shifts(pixels).flatten(2)
+    grid = torch.cat([whole[:, 1:5], whole[:, :1], whole[:, 5:]], 1).mT.unflatten(-1, (3, 3))
+    finer = F.interpolate(grid, size=(side, side), mode="bilinear", align_corners=True).flatten(2).mT
+    return whole[:, :1] if side == 1 else finer
+
+
+def ends(x: Tensor, act: Activation, starts: Tensor, steps: int) -> dict[str, Tensor]:
+    """Of each peak on the views ``x (N, V, d)``: starts that end there, views on its kink and near it, and what they cost.
+
+    The cost is what letting in all that is near takes off the energy's slope, a turn towards each, relative to twice the energy.
+    """
+    points, count = x.flatten(0, 1), x.shape[0] * x.shape[1]
+    cloud = Cloud(points[None], torch.full((1, count), 1 / count, dtype=x.dtype), x.shape[1])
+    found = find(cloud, act, starts[None], steps=steps, first=0.2, near=1e-6)
+    size, u = points.norm(dim=-1), found.w @ points.T
+    near = u.abs() < NEAR * size
+    cost = -cloud.centred(act(u)[None])[0] * size / count / (2 * found.energy[:, None])
+    return {
+        "starts": (found.share * len(starts)).round(),
+        "kink": (u.abs() < 1e-9 * size).sum(-1),
+        "near": near.sum(-1),
+        "cost": (cost * near).sum(-1),
+    }
+
+
+def peak_values(seeds: tuple[int, ...]) -> dict[str, Any]:
+    """The record: by what is climbed and measured, for each seed a list with a number for each peak."""
+    record: dict[str, dict[str, list[list[float]]]] = {}
+    for seed in seeds:
+        pixels = digits(IMAGES, seed, torch.float64).pixels
+        centre = shifted(pixels, 3).mean((0, 1))
+        for name, (act, side, count, steps) in CLIMBS.items():
+            starts = directions(1, count, len(centre), seed)[0]
+            for what, each in ends(shifted(pixels, side) - centre, act, starts, steps).items():
+                record.setdefault(name, {}).setdefault(what, []).append([round(float(v), 6) for v in each])
+    return record
+
+
+STUDIES = {
+    "landscape-layer": Study(layer_values, tuple(range(8))),
+    "landscape-peaks": Study(peak_values, tuple(range(8))),
+}

@@ -26,7 +26,7 @@ with :math:`d_{ij}^2 = (h_i - h_j)^2 / 2`.  Between the kinks, where :math:`w \p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,17 +57,15 @@ class Optima:
         return torch.bincount(self.replica, minlength=replicas)
 
 
-def climb(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Tensor:
-    """Projected ascent from ``starts (R, S, d)`` with steps whose *length* falls geometrically from ``first`` to 1e-7.
+def climb(w: Tensor, uphill: Callable[[Tensor], Tensor], *, steps: int, first: float) -> Tensor:
+    """Projected ascent of unit ``w (..., d)`` along ``uphill`` by steps whose *length* falls geometrically from ``first`` to 1e-7.
 
     Fixed lengths make it settle on kinks, where the gradient does not vanish; it ends within some 1e-7 of a maximum.
     """
-    w = starts
     for t in range(steps):
-        g = project(w, cloud.velocity(w, act))
+        g = project(w, uphill(w))
         length = first * (1e-7 / first) ** (t / (steps - 1))
-        w = w + length * g / g.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        w = w / w.norm(dim=-1, keepdim=True)
+        w = F.normalize(w + length * g / g.norm(dim=-1, keepdim=True).clamp_min(1e-12), dim=-1)
     return w
 
 
@@ -75,7 +73,7 @@ def find(
     cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02, near: float = 1e-4
 ) -> Optima:
     """All certified maxima that ``starts (R, S, d)`` lead to; points within ``near`` (a sine) of the plane count as on it."""
-    w = climb(cloud, act, starts, steps=steps, first=first)
+    w = climb(starts, lambda w: cloud.velocity(w, act), steps=steps, first=first)
     u = w @ cloud.x.mT
     on = u.abs() < near * cloud.x.norm(dim=-1)[:, None]
     # the exact maximum of the face that w lies on; one that is a line or a point has no eigenvalue above the zeros of its
@@ -84,8 +82,7 @@ def find(
     top = torch.linalg.eigh(face @ _open(cloud, act, u, on) @ face)[1][..., -1]
     top = top * (top * w).sum(-1, keepdim=True).sign()
     inside = (face @ top[..., None])[..., 0].norm(dim=-1, keepdim=True) > 1 - 1e-9
-    w = torch.where(inside, top, (face @ w[..., None])[..., 0])
-    w = w / w.norm(dim=-1, keepdim=True)
+    w = F.normalize(torch.where(inside, top, (face @ w[..., None])[..., 0]), dim=-1)
     value = cloud.energy(w, act)
     loud = value > 1e-12
     # the first start of each group of equal ends stands for it
@@ -209,8 +206,7 @@ def train_linear(
             v = rate * contrastive_covariance(data, data, alpha, f, f)[..., 0]
         else:
             v = step * (w @ matrix)
-        w = w + project(w, v)
-        w = w / w.norm(dim=-1, keepdim=True)
+        w = F.normalize(w + project(w, v), dim=-1)
     still = project(w, v).norm(dim=-1) < 1e-6
     same = ((w @ w.mT).abs() > 1 - 1e-4) & still[:, :, None] & still[:, None]
     different = (still & ~same.tril(-1).any(-1)).sum(-1)
@@ -241,15 +237,15 @@ def _parts(
     theta: Tensor, points: Tensor, act: Activation, alpha: str, tau: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Differences of responses, their derivatives by theta (first and second), and the weights: all ``(T, N, N)``."""
-    angle = theta[:, None] - points
-    u = angle.cos()
-    gate = act.gate(u)
-    h = gate * u
-    slope = -act.degree * gate * angle.sin()
-    bend = -act.degree * h + (
-        act.degree * (act.degree - 1) * u ** (act.degree - 2) * angle.sin().square() if act.degree > 1 else 0
-    )
-    gap, first, second = (v[:, :, None] - v[:, None, :] for v in (h, slope, bend))
+
+    def gaps(at: Tensor) -> Tensor:
+        h = act((at[:, None] - points).cos())
+        return h[:, :, None] - h[:, None, :]
+
+    def turned(of: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:  # its derivative by theta
+        return lambda at: torch.func.jvp(of, (at,), (torch.ones_like(at),))[1]
+
+    gap, first, second = (of(theta) for of in (gaps, turned(gaps), turned(turned(gaps))))
     far = -gap.square() / (2 * tau)
     if alpha == "uniform":
         return gap, first, second, torch.ones_like(gap)
@@ -302,7 +298,10 @@ def maxima(
     A kink is a maximum where the slope is positive before and negative after it; arcs on which the energy is constant have none.
     Angles inside arcs are refined by bisection.
     """
-    ends = _arcs(torch.as_tensor(points, dtype=torch.float64))
+    at = torch.as_tensor(points, dtype=torch.float64)
+    ends = torch.cat([at + math.pi / 2, at - math.pi / 2]).remainder(2 * math.pi).sort().values  # where gates change
+    ends = ends[torch.cat([torch.tensor([True]), ends.diff() > 1e-9])]
+    ends = torch.cat([ends, ends[:1] + 2 * math.pi])
     inner = torch.linspace(0, 1, resolution, dtype=torch.float64)
     eps = 1e-9
     theta = (ends[:-1, None] + eps) + (ends[1:, None] - ends[:-1, None] - 2 * eps) * inner  # (arcs, resolution)
@@ -320,17 +319,10 @@ def maxima(
         middle = (low + high) / 2
         up = slope(middle, points, act, alpha, tau) > 0
         low, high = torch.where(up, middle, low), torch.where(up, high, middle)
-    gap, first, second, weight = _parts(low, torch.as_tensor(points, dtype=torch.float64), act, alpha, tau)
+    gap, first, second, weight = _parts(low, at, act, alpha, tau)
     stay = (weight * (first.square() + gap * second)).sum((1, 2)) < 0  # the energy with the weights held fixed
     kinks = ends[1:][torch.div(at_kink, resolution, rounding_mode="floor")]
     return Maxima(tuple(_wrap(low)), tuple(_wrap(kinks)), tuple(stay.tolist()))
-
-
-def _arcs(at: Tensor) -> Tensor:
-    """Where the gates of points at these angles change, once around the circle: the ends of the arcs, ``(arcs + 1,)``."""
-    corner = torch.cat([at + math.pi / 2, at - math.pi / 2]).remainder(2 * math.pi).sort().values
-    corner = corner[torch.cat([torch.tensor([True]), corner.diff() > 1e-9])]
-    return torch.cat([corner, corner[:1] + 2 * math.pi])
 
 
 def census(
@@ -352,14 +344,12 @@ def blurred(theta: Tensor, points: Sequence[float], reach: float) -> Tensor:
 
     The mean of ``max(cos, 0)`` over an interval in closed form; ``reach = pi`` is the whole group, 0 no augmentation.
     """
+
+    def primitive(v: Tensor) -> Tensor:
+        # an integral of max(cos v, 0): two for every turn, and the sine where the cosine is positive
+        turns = ((v + math.pi) / (2 * math.pi)).floor()
+        return 2 * turns + (v - 2 * math.pi * turns).clamp(-math.pi / 2, math.pi / 2).sin()
+
     u = theta[:, None] - torch.as_tensor(points, dtype=theta.dtype)
-    b = u.cos().clamp_min(0) if reach == 0 else (_primitive(u + reach) - _primitive(u - reach)) / (2 * reach)
+    b = u.cos().clamp_min(0) if reach == 0 else (primitive(u + reach) - primitive(u - reach)) / (2 * reach)
     return 0.5 * b.var(-1, correction=0)
-
-
-def _primitive(v: Tensor) -> Tensor:
-    """An integral of ``max(cos v, 0)``: two for every turn, and the sine where the cosine is positive."""
-    turns = ((v + math.pi) / (2 * math.pi)).floor()
-    rest = v - 2 * math.pi * turns
-    half = math.pi / 2
-    return 2 * turns + rest.clamp(-half, half).sin()

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sslbook._random import Streams
 from sslchapters.checks import over_instances, relative
@@ -74,13 +75,11 @@ class Critical:
 
 def parts(pop: Population, w: Tensor, act: Activation) -> tuple[Tensor, Tensor]:
     """``A`` and ``J`` at ``w (R, S, d)``, each ``(R, S, d, d)``; J by automatic differentiation, on the tangent space."""
-    with torch.enable_grad():
-        v = w.detach().clone().requires_grad_()
-        # on the sphere: a population may extend A off it in any way
-        a = pop.matrix(v / v.norm(dim=-1, keepdim=True), act)
-        moved = (a @ w.detach()[..., None])[..., 0]
-        rows = [torch.autograd.grad(moved[..., k].sum(), v, retain_graph=True)[0] for k in range(w.shape[-1])]
-    return a.detach(), torch.stack(rows, -2)
+
+    def moved(v: Tensor) -> Tensor:  # A(v) w on the sphere, off which a population may extend A in any way
+        return (pop.matrix(v / v.norm(dim=-1, keepdim=True), act) @ w[..., None])[..., 0].sum((0, 1))
+
+    return pop.matrix(w, act), torch.autograd.functional.jacobian(moved, w).movedim(0, -2)
 
 
 def jacobian(pop: Population, w: Tensor, act: Activation) -> Tensor:
@@ -143,32 +142,36 @@ def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale:
     own = replace(pop, x=pop.x[replica], p=pop.p[replica])  # one for each point: all are simulated in one batch
     gone = torch.zeros(start.shape, dtype=torch.bool)
     for t in range(1200):
-        v = v + (0.3 / scale)[:, None, None] * velocity(own, v, act)
-        v = v / v.norm(dim=-1, keepdim=True)
+        v = F.normalize(v + (0.3 / scale)[:, None, None] * velocity(own, v, act), dim=-1)
         if t % 50 == 0:
             gone |= (v - w[:, None]).norm(dim=-1) > 10 * start
     return (((v - w[:, None]).norm(dim=-1) < start) & ~gone).all(-1)
 
 
-def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
+def plane_gaps(replicas: int = 128, seed: int = 0, *, images: bool = False) -> dict[str, float]:
     r"""Where J comes from: for a leaky rectifier :math:`J = -(1 - a)\, E[h] \int_{w^T x = 0} x x^T p`, at *every* w.
 
+    With augmentation, ``images``, and uniform weights it is :math:`(1 - a) \int_{w^T x' = 0} E[\psi(x) | x']\, x' x'^T p`.  There
+    the components of a mixture are the images, and their draws the views; an image with the mean response b has
+    :math:`\psi = b - E[b]`.
     The integral over the plane in closed form (the mixture's density there), J by automatic differentiation, on the tangent space;
-    worst relative error over random mixtures in three dimensions.  Broken: the sign, and E[h] left out.
+    worst relative error over random mixtures in three dimensions.  Broken: the sign, and the factor, which is 1 in place of
+    E[h], and of images that without augmentation.
     """
-    pop = theory.blobs(replicas, 5, 3, seed, sigma=0.5)
-    w = theory.directions(replicas, 4, 3, seed)
+    pop = replace(theory.blobs(replicas, 5, 3, seed, sigma=0.5), images=images)
+    w = theory.directions(replicas, 1 if images else 4, 3, seed)
+    across, moments = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :], _plane_moments(pop, w)
     found = []
     for act in (Activation(), Activation(0.3), Activation(-1.0)):
         _, j = parts(pop, w, act)
-        across = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :]
-        j = across @ j @ across
-        plane = _plane_moments(pop, w).sum(2)
-        means = (pop.gated_means(w, act) * w[:, :, None]).sum(-1)  # each part's mean response
-        mean = (pop.p[:, None] * means).sum(-1)[..., None, None]
-        base = (1 - act.slope) * plane
-        formulas = {"plane": -mean * base, "broken: sign": mean * base, "broken: mean left out": -base}
-        found.append({name: relative(j.flatten(0, 1), wanted.flatten(0, 1)) for name, wanted in formulas.items()})
+        response = (pop.gated_means(w, act) * w[:, :, None]).sum(-1)  # the mean one of each part
+        mean = (pop.p[:, None] * response).sum(-1, keepdim=True)
+        none, clean = -torch.ones_like(response), -mean.expand_as(response)
+        right, wrong = (response - mean, clean) if images else (clean, none)
+        factors = {"plane": right, "broken: sign": -right, "broken: factor": wrong}
+        j, base = (across @ j @ across).flatten(0, 1), (1 - act.slope) * moments.flatten(0, 1)
+        formulas = {name: torch.einsum("nk,nkde->nde", each.flatten(0, 1), base) for name, each in factors.items()}
+        found.append({name: relative(j, wanted) for name, wanted in formulas.items()})
     return over_instances(*found)
 
 
@@ -180,36 +183,6 @@ def _plane_moments(pop: Blobs, w: Tensor) -> Tensor:
     eye = torch.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :]
     square = torch.einsum("rskd,rske->rskde", aside, aside) + pop.sigma**2 * eye[:, :, None]
     return density[..., None, None] * square
-
-
-def views_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
-    r"""The same with augmentation, uniform weights, at every w: :math:`J = (1 - a) \int_{w^T x' = 0} E[\psi(x) | x']\, x' x'^T p`.
-
-    The components of a mixture are the images, and their draws the views.  An image with the mean response b has
-    :math:`\psi = b - E[b]` and the gated mean :math:`a m + (1 - a)(m \Phi(s) + \sigma w \phi(s))`, :math:`s = w^T m / \sigma`.
-    The integral in closed form against automatic differentiation of A; worst relative error.
-    Broken: the formula without augmentation, and the sign.
-    """
-    pop = theory.blobs(replicas, 5, 3, seed, sigma=0.5)
-    w = theory.directions(replicas, 1, 3, seed)[:, 0]
-    across, moments = torch.eye(3, dtype=w.dtype) - w[:, :, None] * w[:, None], _plane_moments(pop, w[:, None])[:, 0]
-    found = []
-    for act in (Activation(), Activation(0.3), Activation(-1.0)):
-
-        def means(v: Tensor, act: Activation = act) -> Tensor:  # the gated mean of each image, (R, 5, 3)
-            return pop.gated_means((v / v.norm(dim=-1, keepdim=True))[:, None], act)[:, 0]
-
-        def pulled(v: Tensor) -> Tensor:  # A(v) w, summed over instances, which don't meet
-            centred = means(v) - (pop.p[..., None] * means(v)).sum(1, keepdim=True)
-            return torch.einsum("rk,rkd,rke,re->rd", pop.p, centred, centred, w).sum(0)
-
-        j = torch.autograd.functional.jacobian(pulled, w).movedim(1, 0)
-        mean = (means(w) @ w[..., None])[..., 0]
-        psi = mean - (pop.p * mean).sum(-1, keepdim=True)
-        right, clean = ((1 - act.slope) * torch.einsum("rk,rkde->rde", each, moments) for each in (psi, psi - mean))
-        formulas = {"views": right, "broken: no augmentation": clean, "broken: sign": -right}
-        found.append({name: relative(across @ j @ across, wanted) for name, wanted in formulas.items()})
-    return over_instances(*found)
 
 
 @dataclass(frozen=True)
@@ -368,16 +341,9 @@ def iterate(pop: Population, w: Tensor, steps: int) -> Tensor:
     """Power iteration from ``w (R, S, d)``, for a ReLU: all iterates, ``(steps + 1, R, S, d)``."""
     path = [w]
     for _ in range(steps):
-        w = (pop.matrix(w, Activation()) @ w[..., None])[..., 0]
-        w = w / w.norm(dim=-1, keepdim=True)
+        w = F.normalize((pop.matrix(w, Activation()) @ w[..., None])[..., 0], dim=-1)
         path.append(w)
     return torch.stack(path)
-
-
-def correlation(pop: Population, w: Tensor) -> Tensor:
-    """``|c(w)|`` for a ReLU at ``w (R, S, d)``: ``(R, S)``."""
-    top = torch.linalg.eigh(pop.matrix(w, Activation()))[1][..., -1]
-    return (top * w).sum(-1).abs()
 
 
 def _outcome(pop: Population, start: Tensor, gamma: Tensor, c0: Tensor, *, least: float) -> dict[str, Tensor]:
@@ -391,7 +357,8 @@ def _outcome(pop: Population, start: Tensor, gamma: Tensor, c0: Tensor, *, least
     applies = ~gamma.isnan()
     gamma = gamma.nan_to_num(least)
     path = iterate(pop, start, steps=80)
-    c = torch.stack([correlation(pop, w) for w in path])[..., 0]
+    leading = torch.stack([torch.linalg.eigh(pop.matrix(w, Activation()))[1][..., -1] for w in path])
+    c = (leading * path).sum(-1).abs()[..., 0]
     values = torch.linalg.eigvalsh(pop.matrix(start, Activation())[:, 0])
     fixed = irregularity(c[0], values[:, -1] - values[:, -2], values[:, -1], torch.zeros_like(c[0]))
     moved, residual = ((path[-1] - path[i]).norm(dim=-1)[:, 0] for i in (0, -2))

@@ -157,10 +157,8 @@ def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0) -> Gaps:
 
 def _hessian(value: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
     """Second derivatives of ``value (R,)`` by ``w (R, d)``: ``(R, d, d)``."""
-    free = w.clone().requires_grad_()
-    (first,) = torch.autograd.grad(value(free).sum(), free, create_graph=True)
-    rows = [torch.autograd.grad(first[:, k].sum(), free, retain_graph=True)[0] for k in range(w.shape[1])]
-    return torch.stack(rows, 1)
+    whole = torch.autograd.functional.hessian(lambda v: value(v).sum(), w)  # of all replicas, which don't meet
+    return whole.diagonal(dim1=0, dim2=2).movedim(-1, 0)
 
 
 # --- Lemmas 1 and 2: kernels, their features, and the limit of a large batch -----------------------------------------
@@ -253,24 +251,20 @@ def enumerated(pop: Population, kernel: Tensor, batch: int) -> Tensor:
 
 
 def sampled(pop: Population, kernel: Tensor, batch: int, seed: int = 0) -> Tensor:
-    """Eq. 3 for one random batch of ``batch`` for each replica, ``(R, D, D)``; the N x N weights are never written down.
+    """Eq. 3 for one random batch of ``batch`` for each replica, ``(R, D, D)``, by how often it shows a sample in a pair of views.
 
-    Sums over pairs are sums over pairs of *samples*, with the sums of g over the rows that show each.
+    Rows that are alike count as one with their number as its weight, so that the N x N weights are never written down.
     """
     replicas, samples, views, _ = pop.views.shape
-    draw = Streams(range(seed, seed + replicas), f"batch {batch}")
-    u = draw.uniform((batch, 3), torch.float64)
+    u = Streams(range(seed, seed + replicas), f"batch {batch}").uniform((batch, 3), torch.float64)
     s = torch.searchsorted(pop.p.cumsum(1).clamp_max(1 - 1e-15), u[..., 0].contiguous()).clamp_max(samples - 1)
-    pair = (u[..., 1:] * views).long().clamp_max(views - 1)
-    r = torch.arange(replicas)[:, None]
-    g, g2 = pop.views[r, s, pair[..., 0]], pop.views[r, s, pair[..., 1]]
-    shows = torch.nn.functional.one_hot(s, samples).to(g.dtype)
-    counts, sums = shows.sum(1), shows.mT @ g
-    rows = (kernel @ counts[..., None])[..., 0].gather(1, s)[..., None]
-    columns = (kernel.mT @ counts[..., None])[..., 0].gather(1, s)[..., None]
-    cross = sums.mT @ kernel @ sums
-    inter = ((rows + columns) * g).mT @ g - cross - cross.mT
-    return (inter - (rows * (g - g2)).mT @ (g - g2)) / (2 * batch**2)
+    one, two = (u[..., 1:] * views).long().clamp_max(views - 1).unbind(-1)
+    which = (s * views + one) * views + two
+    counts = torch.zeros(replicas, samples * views**2, dtype=u.dtype).scatter_add_(1, which, torch.ones_like(u[..., 0]))
+    s, v, v2 = torch.cartesian_prod(*map(torch.arange, (samples, views, views))).T
+    alpha = counts[:, :, None] * kernel[:, s[:, None], s] * counts[:, None]
+    g, g2 = pop.views[:, s, v], pop.views[:, s, v2]
+    return contrastive_covariance(g, g2, alpha) * (len(s) / batch) ** 2
 
 
 def convergence(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, noise: float = 0.7) -> dict[str, Tensor]:
@@ -343,7 +337,8 @@ def lopsided() -> tuple[Population, Tensor]:
 
 # --- Populations whose A(w) = V[x^w] is known exactly (Section 3.1 of [tian2023]; uniform weights, no views) ---------
 #
-# `Cloud`: finitely many points; the latent categorical and summation models are such.  `Blobs`: a mixture of isotropic Gaussians,
+# `Cloud`: finitely many points; the latent categorical model, whose points are the patterns, and the summation model are such.
+# `Blobs`: a mixture of isotropic Gaussians,
 # for which A(w) is a smooth function, in closed form for every leaky rectifier.
 
 
@@ -387,11 +382,6 @@ class Cloud:
         return 0.5 * (self.p[:, None] * self.centred(act(w @ self.x.mT)).square()).sum(-1)
 
 
-def categorical(p: Tensor, patterns: Tensor) -> Cloud:
-    """The latent categorical model: pattern m, a row of ``patterns (R, M, d)``, with probability ``p (R, M)``."""
-    return Cloud(patterns, p)
-
-
 def summation(q: Tensor, patterns: Tensor) -> Cloud:
     r"""The latent summation model :math:`x = \sum_m y_m u_m`: ``q (R, M)``, patterns ``(R, M, d)`` -> all :math:`2^M` points.
 
@@ -408,8 +398,7 @@ def orthonormal(replicas: int, count: int, size: int, seed: int = 0, *, tilt: fl
     """Random patterns ``(R, count, size)``, orthonormal, or tilted by Gaussian noise and of unit length."""
     draw = Streams(range(seed, seed + replicas), "patterns")
     u = torch.linalg.qr(draw.normal((size, size)))[0][:, :count]
-    u = u + tilt * draw.normal((count, size)) / size**0.5
-    return u / u.norm(dim=-1, keepdim=True)
+    return torch.nn.functional.normalize(u + tilt * draw.normal((count, size)) / size**0.5, dim=-1)
 
 
 def scattered(replicas: int, points: int, size: int, seed: int = 0, *, offset: float = 0.0) -> Cloud:
@@ -423,11 +412,15 @@ def scattered(replicas: int, points: int, size: int, seed: int = 0, *, offset: f
 
 @dataclass(frozen=True)
 class Blobs:
-    """A mixture of Gaussians ``N(x_k, sigma^2 I)``: centres ``x (R, K, d)``, probabilities ``p (R, K)``."""
+    """A mixture of Gaussians ``N(x_k, sigma^2 I)``: centres ``x (R, K, d)``, probabilities ``p (R, K)``.
+
+    images: its parts are images, and their draws the views.
+    """
 
     x: Tensor
     p: Tensor
     sigma: float
+    images: bool = False
 
     def _sides(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         r"""Of unit ``w (R, S, d)`` and each part: :math:`m = w^T x_k`, :math:`\Phi(m/\sigma)`, :math:`\sigma \phi(m/\sigma)`."""
@@ -445,14 +438,16 @@ class Blobs:
 
         :math:`E[x x^T 1(w^T x > 0)] = \Phi (x_k x_k^T + \sigma^2 I) + \sigma \phi (x_k w^T + w x_k^T - m w w^T)` in each part.
         """
-        p, square = self.p[:, None], act.slope**2
+        p, square, gated = self.p[:, None], act.slope**2, self.gated_means(w, act)
+        mean = (p[..., None] * gated).sum(2)
+        if self.images:
+            return torch.einsum("rsk,rskd,rske->rsde", p, gated - mean[:, :, None], gated - mean[:, :, None])
         m, inside, edge = self._sides(w)
         share, edge = p * (square + (1 - square) * inside), p * (1 - square) * edge
         mixed = torch.einsum("rsk,rkd,rse->rsde", edge, self.x, w)
         along = (edge * m).sum(-1)[..., None, None] * w[..., :, None] * w[..., None, :]
         second = torch.einsum("rsk,rkd,rke->rsde", share, self.x, self.x) + mixed + mixed.mT - along
         second = second + self.sigma**2 * share.sum(-1)[..., None, None] * torch.eye(w.shape[-1], dtype=w.dtype)
-        mean = (p[..., None] * self.gated_means(w, act)).sum(2)
         return second - mean[..., :, None] * mean[..., None, :]
 
 
@@ -492,7 +487,7 @@ def pattern_gaps(replicas: int = 128, patterns: int = 4, seed: int = 0) -> dict[
 
     # u_m^T u_k is zero but for rounding, which must not decide whether a pattern is active
     inner = u @ u.mT
-    first = categorical(p, u).gated(act.gate(torch.where(inner.abs() < 1e-12, 0.0, inner)))
+    first = Cloud(u, p).gated(act.gate(torch.where(inner.abs() < 1e-12, 0.0, inner)))
     second = summation(q, u).matrix(u, act)
     eight, nine = times(p * (1 - p), outer), times((1 - q).square(), outer) + times(q, rest)
     leads = ((torch.linalg.eigh(second)[1][..., -1] * u).sum(-1).abs() > 0.5).flatten()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from sslchapters.checks import Gaps, over_instances
 from sslchapters.linear_byol import instances, theory
@@ -33,8 +32,11 @@ def fates(starts: int, seed: int = 0) -> tuple[dict[str, float], dict[str, float
     clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
     w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
     times = Times(*(np.asarray(part)[clear] for part in times))
-    end = instances.follow(w1, w2, theta, r, 100.0 + 20.0 / theory.slowest(w1, w2, r, times), times)[-1]
     size, last = theory.scalar_ends(w1, w2, r, times)
+    flat = Times(*map(np.ravel, times))  # at the end w1 and theta decay as a mode does that one unit keeps
+    roots = theory.pair_roots(last, np.ones_like(last), r, size**2 / flat.predictor, flat)
+    slowest = np.min([-root.real for root in roots], axis=0)
+    end = instances.follow(w1, w2, theta, r, 100.0 + 20.0 / slowest, times)[-1]
     alive = np.abs(end[0]) > 0.02
     rules = {
         "ours": theory.survives(w1, w2, r, times),
@@ -74,14 +76,12 @@ def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
     to, tp, tt = (np.reshape(part, (-1, 1)) for part in times)
 
     def alone(lam: Array, to: Array, tp: Array) -> Array:
-        def move(_: float, flat: Array) -> Array:
-            w1, w2, theta = flat.reshape(3, replicas, outputs)
+        def field(w1: Array, w2: Array, theta: Array) -> tuple[Array, ...]:
             e = theta * lam[1] - w2 * w1 * lam[0]
-            return np.concatenate([(w2 * e / to).ravel(), (e * w1 / tp).ravel(), ((w1 - theta) / tt).ravel()])
+            return w2 * e / to, e * w1 / tp, (w1 - theta) / tt
 
-        begin = np.concatenate([part.ravel() for part in (a, b, c)])
-        path = solve_ivp(move, (0, time), begin, method="DOP853", rtol=1e-12, atol=1e-14)
-        return np.asarray(path.y[:, -1].reshape(3, replicas, outputs))
+        end: Array = instances.paths(field, (a, b, c), time, rtol=1e-12)[-1]
+        return end
 
     def gap(moments: Moments, units: list[int]) -> tuple[Array, Array]:
         rows = theory.modes(moments).rows[:, units]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -234,19 +234,17 @@ def follow(
     return np.stack([part[:, :, 0, 0] for part in path], 1)
 
 
-def planar_path(
-    field: Callable[[Array, Array], tuple[Array, Array]], x: Array, y: Array, time: float, points: int = 2
+def paths(
+    field: Callable[..., tuple[Array, ...]], begin: Sequence[Array], time: float, points: int = 2, rtol: float = 1e-9
 ) -> Array:
-    """Trajectories of a planar field from many starts at once, ``(points, 2, R)``, by SciPy."""
+    """Trajectories of a field of few variables from many starts at once, ``(points, variables, …)``, by SciPy."""
+    start, grid = np.stack(begin), np.linspace(0, time, points)
 
     def move(_: float, flat: Array) -> Array:
-        return np.concatenate(field(*flat.reshape(2, -1)))
+        return np.stack(field(*flat.reshape(start.shape))).ravel()
 
-    begin = np.concatenate([x, y])
-    found = solve_ivp(
-        move, (0, time), begin, t_eval=np.linspace(0, time, points), method="DOP853", rtol=1e-9, atol=1e-11
-    )
-    return np.asarray(found.y.T.reshape(points, 2, -1))
+    found = solve_ivp(move, (0, time), start.ravel(), t_eval=grid, method="DOP853", rtol=rtol, atol=rtol / 100)
+    return np.asarray(found.y.T.reshape(points, *start.shape))
 
 
 def rests(

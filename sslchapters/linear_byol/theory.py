@@ -213,21 +213,6 @@ def scalar_ends(w1: Array, w2: Array, ratio: Array | float, times: Times = UNIT)
     return size, np.where(alive, r, np.sign(w2) * np.sqrt((-q).clip(0) / tp))
 
 
-def slowest(w1: Array, w2: Array, ratio: Array, times: Times = UNIT) -> Array:
-    r"""Rate of the slowest decay towards the end that `scalar_ends` foretells, ``(R,)``, with lambda_s = 1.
-
-    There :math:`(w_1, \theta)` decay with the roots of
-
-    .. math::
-        \tau_o \tau_t \mu^2 + (\tau_o + \tau_t (\tau_o q + w_2^2)) \mu + \tau_o q + w_2 (w_2 - r) = 0,
-        \qquad q = w_1^2 / \tau_p.
-    """
-    size, level = scalar_ends(w1, w2, ratio, times)
-    flat = Times(*map(np.ravel, times))
-    roots = pair_roots(level, np.ones_like(level), ratio, size**2 / flat.predictor, flat)
-    return np.asarray(np.min([-root.real for root in roots], axis=0))
-
-
 # --- Figure 5 ----------------------------------------------------------------------------------------------------------------
 
 

@@ -22,17 +22,7 @@ from sslbook.networks.batchnorm import batch_normalize
 from sslchapters.checks import Gaps, over_instances, relative
 from sslchapters.energies import contrastive_covariance, energy, loss_value, project
 from sslchapters.energies import weights as pair_weights
-from sslchapters.modulation import theory
-from sslchapters.modulation.instances import (
-    DTYPE,
-    Instances,
-    Population,
-    dominant_component,
-    flow_ends,
-    random_instances,
-    random_population,
-    winners,
-)
+from sslchapters.modulation import instances, theory
 from sslchapters.modulation.theory import Modulation, Parts
 
 EPS = 1e-5
@@ -40,7 +30,7 @@ EPS = 1e-5
 
 
 def _ascent(
-    drawn: Instances, gated: Tensor, f1: Tensor, alpha: Tensor, kernel: Tensor | None = None
+    drawn: instances.Instances, gated: Tensor, f1: Tensor, alpha: Tensor, kernel: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Right sides of Eqs. 12 and 166: velocities of the filters (before the projection) and of the top layer.
 
@@ -54,7 +44,7 @@ def _ascent(
 
 
 def _by_autograd(
-    drawn: Instances, activation: str, objective: Callable[[Tensor, Tensor], Tensor], **norm: Any
+    drawn: instances.Instances, activation: str, objective: Callable[[Tensor, Tensor], Tensor], **norm: Any
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``objective`` of two views' outputs in filters and top layer; ``norm``: BatchNorm's modes, if there is one."""
     w, v = drawn.weights.clone().requires_grad_(), drawn.top.flatten(2).requires_grad_()
@@ -65,10 +55,10 @@ def _by_autograd(
     return in_w, in_v
 
 
-def _random_weights(drawn: Instances, seed: int) -> Tensor:
+def _random_weights(drawn: instances.Instances, seed: int) -> Tensor:
     """Random pair weights, ``(R, N, N)``."""
     replicas, samples = drawn.x.shape[0], drawn.x.shape[2]
-    return torch.rand(replicas, samples, samples, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+    return torch.rand(replicas, samples, samples, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def lemma4_gaps(count: int, seed: int) -> Gaps:
@@ -88,7 +78,7 @@ def lemma4_gaps(count: int, seed: int) -> Gaps:
 
     parts = []
     for activation, s in (("relu", seed), ("leaky_relu", seed + 1)):
-        drawn = random_instances(count // 2, s)
+        drawn = instances.random_instances(count // 2, s)
         w, alpha = drawn.weights, _random_weights(drawn, s + 77)
         objective = partial(energy, alpha=alpha)
         true_w, true_v = _by_autograd(drawn, activation, objective)
@@ -98,7 +88,7 @@ def lemma4_gaps(count: int, seed: int) -> Gaps:
         f2 = torch.einsum("rvnp,rop->rvno", f1, rows)
         in_w, in_v = _ascent(drawn, gated, f1, alpha)
         nce_w, nce_v = _ascent(drawn, gated, f1, pair_weights(f=f2[:, 0], f2=f2[:, 1], **nce))
-        blocks = torch.kron(torch.eye(w.shape[1], dtype=DTYPE), torch.ones(2 * [w.shape[2]], dtype=DTYPE))
+        blocks = torch.kron(torch.eye(w.shape[1]), torch.ones(2 * [w.shape[2]])).double()
         found = {
             "filters": gap(w, in_w, true_w),
             "top layer": relative(in_v, true_v),
@@ -118,7 +108,7 @@ def lemma6_gaps(count: int, seed: int) -> Gaps:
     ``mean detached`` holds too: the contrastive covariance is made of differences, in which a common mean cancels, so that it
     makes no difference whether the gradient flows through it.
     """
-    drawn = random_instances(count, seed)
+    drawn = instances.random_instances(count, seed)
     alpha, gated = _random_weights(drawn, seed + 9), drawn.gated("relu")
     modes = {"held": ("normal", "detach"), "detached": ("detach", "detach"), "through": ("normal", "normal")}
     true = {
@@ -153,10 +143,10 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
     the theorem's critical points are networks with constant outputs; training, on the page, ends at
     others.
     """
-    drawn = random_instances(count, seed, fields=3, filters=3, d=4, samples=8)
+    drawn = instances.random_instances(count, seed, fields=3, filters=3, d=4, samples=8)
     replicas, k, m, d = drawn.weights.shape
     draw = torch.Generator().manual_seed(seed + 5)
-    s = 0.3 + torch.rand(replicas, k, m, generator=draw, dtype=DTYPE)  # no sums that vanish
+    s = 0.3 + torch.rand(replicas, k, m, generator=draw, dtype=torch.float64)  # no sums that vanish
 
     everything = (drawn.x.flatten(3), drawn.gated("linear"), drawn.hidden(drawn.weights, "linear"))
     centred = [views[:, 0] - views[:, 0].mean(1, keepdim=True) for views in everything]
@@ -170,15 +160,15 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
         return torch.einsum("rpq,rq->rp", covariance, mean(weights, s).flatten(1)).view(replicas, k, d)
 
     kernel = torch.linalg.eigh(covariance).eigenvectors[..., : k * d - 7]
-    aim = torch.randn(replicas, k * d, 1, generator=torch.Generator().manual_seed(seed + 6), dtype=DTYPE)
+    aim = torch.randn(replicas, k * d, 1, generator=torch.Generator().manual_seed(seed + 6), dtype=torch.float64)
     wanted = (kernel @ (kernel.mT @ aim)).view(replicas, k, d)  # whichever basis of the kernel LAPACK takes
     rest = mean(drawn.weights[:, :, :-1], s[:, :, :-1])
     critical = torch.cat([drawn.weights[:, :, :-1], ((wanted - rest) / s[:, :, -1:])[:, :, None]], 2)
-    scale = 0.5 + torch.rand(replicas, k, m, 1, generator=draw, dtype=DTYPE)
+    scale = 0.5 + torch.rand(replicas, k, m, 1, generator=draw, dtype=torch.float64)
     unit = b(scale * critical).flatten(1).norm(dim=1)
 
     def largest(end: Tensor, until: float) -> Tensor:  # on the straight path from the critical point
-        path = ((1 - t) * critical + t * end for t in torch.linspace(0, until, 9, dtype=DTYPE).tolist())
+        path = ((1 - t) * critical + t * end for t in torch.linspace(0, until, 9, dtype=torch.float64).tolist())
         return torch.stack([b(w).flatten(1).norm(dim=1) / unit for w in path]).amax(0)
 
     values, vectors = torch.linalg.eigh(of_units)
@@ -189,7 +179,7 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
     same = (wanted / s.sum(2, keepdim=True))[:, :, None].expand_as(critical)
     w, flat = drawn.weights.flatten(1), s.flatten(1)
     lemma4 = theory.modulated(flat[:, :, None] * flat[:, None], repeated, w)
-    rank_two = torch.randn(replicas, 2, k * m, generator=draw, dtype=DTYPE)
+    rank_two = torch.randn(replicas, 2, k * m, generator=draw, dtype=torch.float64)
     slopes = s[..., None] * b(drawn.weights)[:, :, None]
     full = theory.modulated(rank_two.mT @ rank_two, repeated, w)
     return over_instances(
@@ -221,19 +211,19 @@ def lemma5_gaps(count: int, seed: int) -> Gaps:
     """
     parts = []
     for classes in (2, 3, 4):
-        drawn = random_population(-(-count // 3), seed + classes, classes=classes, filters=2)
+        drawn = instances.random_population(-(-count // 3), seed + classes, classes=classes, filters=2)
         cases, chance = drawn.listed(drawn.gated())
         true = theory.covariance(cases, chance.sum(1))
         found, p = theory.parts(drawn), drawn.prior
         means, prior = found.means.flatten(2), p[:, :, None]
         others = (torch.einsum("rc,rcp->rp", p, means)[:, None] - prior * means) / (1 - prior)
-        delta, eye = means - others, torch.eye(found.within.shape[1], dtype=DTYPE)
+        delta, eye = means - others, torch.eye(found.within.shape[1], dtype=torch.float64)
         blocks = torch.einsum("rkpq,kl->rkplq", found.within, eye).flatten(3).flatten(1, 2)
         shares = (p * (1 - p) ** 2, p * (1 - p))
         second, one_power = (torch.einsum("rc,rcp,rcq->rpq", each, delta, delta) for each in shares)
         values = torch.linalg.svdvals(second)
         # ties the fields together
-        coupled = chance.sum(1) * (1 + 0.5 * torch.cos(torch.arange(chance.shape[2], dtype=DTYPE)))
+        coupled = chance.sum(1) * (1 + 0.5 * torch.cos(torch.arange(chance.shape[2], dtype=torch.float64)))
         tied = theory.covariance(cases, coupled / coupled.sum(1, keepdim=True))
         gaps = {
             "Lemma 5": relative(blocks + second, true),
@@ -246,7 +236,7 @@ def lemma5_gaps(count: int, seed: int) -> Gaps:
     return over_instances(*parts)
 
 
-def _unit_covariance(drawn: Population, w: Tensor) -> Tensor:
+def _unit_covariance(drawn: instances.Population, w: Tensor) -> Tensor:
     """:math:`V[f_1]` of ReLU filters ``w (R, K, d)``, from all cases, for autograd."""
     outputs = torch.einsum("rknd,rkd->rkn", drawn.points, w).relu()
     cases, chance = drawn.listed(outputs[..., None])
@@ -269,7 +259,7 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
     ``as if alone``: :math:`s_k^2 P^\perp (L_k + \frac{p_0 p_1}{\pi_k} \Delta_k \Delta_k^\top) w_k` with
     :math:`\pi_k = p_0 p_1 b_k^2/(\lambda - d_k)`.
     """
-    drawn = theory.balanced(random_population(count, seed, fields=4))
+    drawn = theory.balanced(instances.random_population(count, seed, fields=4))
     w = drawn.weights[:, :, 0].clone().requires_grad_()
     values, vectors = torch.linalg.eigh(_unit_covariance(drawn, w))
     (slope,) = torch.autograd.grad(0.5 * values[:, -1].sum(), w)
@@ -306,9 +296,9 @@ def any_layer_gaps(count: int, seed: int) -> Gaps:
 
     Shares of less than a fiftieth in size are left out: they divide.  Broken: the share of a converged top layer, and none.
     """
-    drawn = theory.balanced(random_population(count, seed, fields=4))
+    drawn = theory.balanced(instances.random_population(count, seed, fields=4))
     draw = torch.Generator().manual_seed(seed + 1)
-    top = torch.randn(count, 3, 4, generator=draw, dtype=DTYPE)
+    top = torch.randn(count, 3, 4, generator=draw, dtype=torch.float64)
     w, s = drawn.weights[:, :, 0].clone().requires_grad_(), top.mT @ top
     (slope,) = torch.autograd.grad(0.5 * (s * _unit_covariance(drawn, w)).sum(), w)
     w, found = w.detach(), theory.parts(drawn)
@@ -331,11 +321,12 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
     ``d formula``: :math:`d_k^{bn} = 1/(1 + p_0 p_1 b_k^2/d_k)`.  ``scale of a field``: :math:`d^{bn}` before and after every
     field's input is multiplied by a factor of its own, which multiplies :math:`d_k` by its square.
     """
-    drawn = random_population(count, seed, fields=4)
+    drawn = instances.random_population(count, seed, fields=4)
     w = drawn.weights[:, :, 0]
     found = theory.parts(drawn)
     scaled = theory.normalized(found, drawn.prior, w)
-    factors = torch.rand(count, 4, 1, 1, generator=torch.Generator().manual_seed(seed + 3), dtype=DTYPE) * 4 + 0.2
+    draw = torch.Generator().manual_seed(seed + 3)
+    factors = torch.rand(count, 4, 1, 1, generator=draw, dtype=torch.float64) * 4 + 0.2
     louder = theory.parts(replace(drawn, points=drawn.points * factors))
     every = (found, scaled, louder, theory.normalized(louder, drawn.prior, w))
     plain, m, loud, both = (theory.modulation(each, drawn.prior, w) for each in every)
@@ -377,17 +368,16 @@ def basin_shares(
     :math:`-u_0`.  ``side`` and ``free side``: whether it wins just if :math:`y_0(0) > 0`, in the unit and the free flow.
     """
     draw = torch.Generator().manual_seed(seed)
-    start = torch.randn(count, d, generator=draw, dtype=DTYPE)
-    start = start / start.norm(dim=1, keepdim=True)
-    even = torch.full((d,), b, dtype=DTYPE)
-    plain = winners(start, even, unit=True)
+    start = torch.nn.functional.normalize(torch.randn(count, d, generator=draw, dtype=torch.float64), dim=-1)
+    even = torch.full((d,), b, dtype=torch.float64)
+    plain = instances.winners(start, even, unit=True)
     positive = (start > 0).any(1)
     shares: dict[float, dict[str, Tensor]] = {}
     for c in advantages:
         shifts = even.clone()
         shifts[0] += c
-        end = flow_ends(start, shifts, unit=True)
-        unit, free = dominant_component(end), winners(start, shifts, unit=False)
+        end = instances.flow_ends(start, shifts, unit=True)
+        unit, free = instances.dominant_component(end), instances.winners(start, shifts, unit=False)
         first = torch.where(positive, theory.blow_up_time(start, shifts).argmin(1), -1)
         found = {
             "unit": unit == 0,

@@ -38,8 +38,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 r"""The activations of Figure 9.  The first three satisfy :math:`h(x) = h'(x)\,x`; the square misses it by a factor of 2."""
 
-REFERENCES = ("info_nce", "quadratic")
-
 
 def unit_outputs(
     x: Tensor, weights: Tensor, top: Tensor, *, activation: str, mean: str, std: str, group: str = "view"

@@ -23,9 +23,6 @@ PARTS = {label: batchnorm_modes(label) for label in printed("C-Tab1").columns}
 ZETAS = (2.0, 5.0, 10.0)
 """Figure 11's lengths."""
 
-
-NORMS = {"BN": ("normal", "detach"), "no BN": ("omit", "omit")}
-
 CURVES = {
     "C-Tab1": {label: TableCell(mean=mean, std=std, zeta=10.0) for label, (mean, std) in PARTS.items()},
     "C-Fig4": {
@@ -38,7 +35,7 @@ CURVES = {
     "C-Fig11": {
         f"{label}, ζ = {z:g}": TableCell(mean=mean, std=std, zeta=z)
         for z in ZETAS
-        for label, (mean, std) in NORMS.items()
+        for label, (mean, std) in {"BN": ("normal", "detach"), "no BN": ("omit", "omit")}.items()
     },
     "C-Fig5": {a: TableCell(activation=a) for a in ("relu", "linear")},
 }

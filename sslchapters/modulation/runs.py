@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,19 +26,9 @@ from torch.nn.functional import embedding_bag, normalize
 
 from sslbook._random import Streams
 from sslchapters.enumerated import Images
-from sslchapters.modulation.instances import (
-    ACTIVATIONS,
-    WILDCARD,
-    World,
-    contrastive_loss,
-    draw_pairs,
-    random_crops,
-    unit_outputs,
-)
+from sslchapters.modulation import instances
+from sslchapters.modulation.instances import ACTIVATIONS, WILDCARD, World
 from sslchapters.sweep import sweep
-
-Segments = Sequence[tuple[str, slice]]
-"""Replicas in a row that share a kind of activation or of loss, in order."""
 
 Look = tuple[Tensor, Tensor]
 """Where the samples of one minibatch find their rows in tables ``(R, K, S, d, ...)``, with ``S`` groups of samples that have
@@ -59,49 +49,6 @@ def lookups(tokens: Tensor, count: int, group: str, dtype: torch.dtype) -> list[
     counts = torch.bincount((rows + step).flatten(), minlength=steps * cells).to(dtype)
     shares = (counts / (batch * views // groups)).view(steps, replicas, fields, groups, count)
     return list(zip(rows, shares))
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What does not change from step to step.
-
-    activations, losses: by replica.  norms: whether the mean and the deviation are used, and whether the gradient flows through
-    each, 0 or 1, ``(4, R, 1, 1, 1, 1)``.  tau, form: of the losses.  lengths: of the tokens' vectors, ``(R, 1, d, 1)``.
-    """
-
-    activations: Segments
-    losses: Segments
-    norms: Tensor
-    tau: float
-    form: str
-    lengths: Tensor
-    eps: float = 1e-5
-
-
-@torch.enable_grad()
-def gradients(weights: Tensor, top: Tensor, look: Look, how: Settings) -> tuple[Tensor, Tensor]:
-    """Gradients of each replica's loss in ``weights (R, K, d, M)`` and ``top (R, K, M, O)``, for one minibatch."""
-    w, v = leaves = [part.detach().requires_grad_() for part in (weights, top)]
-    rows, shares = look
-    with_mean, with_std, through_mean, through_std = how.norms
-
-    def held(statistic: Tensor, through: Tensor) -> Tensor:  # where the gradient does not flow through it
-        return through * statistic + (1 - through) * statistic.detach()
-
-    # a token's row of W_k is its filters' responses; statistics are sums over rows, as often as each token occurs
-    responses = w * how.lengths
-    a = torch.cat([ACTIVATIONS[kind](responses[part]) for kind, part in how.activations]).unsqueeze(2)
-    mean = shares.unsqueeze(3) @ a  # (R, K, S, 1, M)
-    variance = shares.unsqueeze(3) @ (a - mean).square()
-    root = torch.rsqrt(held(variance, through_std) + how.eps)
-    inverse = 1 + with_std * (root - 1)  # 1 where the deviation is omitted
-    y = (a - with_mean * held(mean, through_mean)) * inverse
-    # a sample's output is the sum of K rows of the table; its loss is a function of that output's direction alone
-    table = (y.flatten(2, 3) @ v).flatten(0, 2)
-    z = normalize(embedding_bag(rows, table, mode="sum"), dim=1).view(len(w), 2, -1, top.shape[3])
-    losses = [contrastive_loss(z[part], kind, how.form, how.tau).sum() for kind, part in how.losses]
-    in_weights, in_top = torch.autograd.grad(torch.stack(losses).sum(), leaves)
-    return in_weights, in_top
 
 
 @dataclass(frozen=True)
@@ -196,24 +143,47 @@ def world_of(protocol: TokenRun, replicas: Sequence[Replica]) -> World:
     )
 
 
-def settings_of(protocol: TokenRun, replicas: Sequence[Replica], world: World, dtype: torch.dtype) -> Settings:
-    """Kinds of activation, loss and BatchNorm by replica; it costs least where replicas of a kind lie side by side."""
-    cells = [cell for cell, _ in replicas]
+def gradients_of(
+    protocol: TokenRun, replicas: Sequence[Replica], world: World, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor, Look], tuple[Tensor, Tensor]]:
+    """A function of ``weights (R, K, d, M)``, ``top (R, K, M, O)`` and a minibatch: gradients of each replica's loss in both.
+
+    It costs least where replicas of one activation and of one loss lie side by side.
+    """
+    cells, lengths = [cell for cell, _ in replicas], world.lengths.to(dtype)[:, None, :, None]
     norms = [[c.mean != "omit", c.std != "omit", c.mean == "normal", c.std == "normal"] for c in cells]
-    return Settings(
-        activations=_segments([cell.activation for cell in cells]),
-        losses=_segments([cell.loss for cell in cells]),
-        norms=torch.tensor(norms, dtype=dtype, device=world.lengths.device).T.reshape(4, -1, 1, 1, 1, 1),
-        tau=protocol.tau,
-        form=protocol.form,
-        lengths=world.lengths.to(dtype)[:, None, :, None],
-    )
+    norms_of = torch.tensor(norms, dtype=dtype, device=lengths.device).T.reshape(4, -1, 1, 1, 1, 1)
+    with_mean, with_std, through_mean, through_std = norms_of  # whether they are used, and whether a gradient flows
 
+    def alike(kinds: Sequence[str]) -> list[tuple[str, slice]]:  # replicas in a row that share a kind
+        ends = [0, *(r for r in range(1, len(kinds)) if kinds[r] != kinds[r - 1]), len(kinds)]
+        return [(kinds[start], slice(start, end)) for start, end in itertools.pairwise(ends)]
 
-def _segments(kinds: Sequence[str]) -> Segments:
-    runs = [(kind, len(list(same))) for kind, same in itertools.groupby(kinds)]
-    ends = list(itertools.accumulate(count for _, count in runs))
-    return [(kind, slice(end - count, end)) for (kind, count), end in zip(runs, ends, strict=True)]
+    def held(statistic: Tensor, through: Tensor) -> Tensor:  # where the gradient does not flow through it
+        return through * statistic + (1 - through) * statistic.detach()
+
+    activations, losses = alike([cell.activation for cell in cells]), alike([cell.loss for cell in cells])
+
+    @torch.enable_grad()
+    def gradients(weights: Tensor, top: Tensor, look: Look) -> tuple[Tensor, Tensor]:
+        w, v = leaves = [part.detach().requires_grad_() for part in (weights, top)]
+        rows, shares = look
+        # a token's row of W_k is its filters' responses; statistics are sums over rows, as often as each token occurs
+        responses = w * lengths
+        a = torch.cat([ACTIVATIONS[kind](responses[part]) for kind, part in activations]).unsqueeze(2)
+        mean = shares.unsqueeze(3) @ a  # (R, K, S, 1, M)
+        variance = shares.unsqueeze(3) @ (a - mean).square()
+        root = torch.rsqrt(held(variance, through_std) + 1e-5)
+        inverse = 1 + with_std * (root - 1)  # 1 where the deviation is omitted
+        y = (a - with_mean * held(mean, through_mean)) * inverse
+        # a sample's output is the sum of K rows of the table; its loss is a function of that output's direction alone
+        table = (y.flatten(2, 3) @ v).flatten(0, 2)
+        z = normalize(embedding_bag(rows, table, mode="sum"), dim=1).view(len(w), 2, -1, top.shape[3])
+        values = [instances.contrastive_loss(z[part], kind, protocol.form, protocol.tau).sum() for kind, part in losses]
+        in_weights, in_top = torch.autograd.grad(torch.stack(values).sum(), leaves)
+        return in_weights, in_top
+
+    return gradients
 
 
 BLOCK = 16
@@ -238,12 +208,12 @@ def train_course(
     world, seeds = (world_of(protocol, replicas) if world is None else world).to(device), [s for _, s in replicas]
     now = State(*(part.to(device) for part in initial_state(protocol, seeds, replicas[0][0].filters, dtype)))
     momenta = [torch.zeros_like(part) for part in now]
-    how, streams = settings_of(protocol, replicas, world, dtype), Streams(seeds, "pairs")
+    gradients, streams = gradients_of(protocol, replicas, world, dtype), Streams(seeds, "pairs")
     states = [State(*(part.clone() for part in now))] if 0 in at else []
     for done in range(0, at[-1], BLOCK):
-        pairs = draw_pairs(world, streams, protocol.batch, min(BLOCK, at[-1] - done))
+        pairs = instances.draw_pairs(world, streams, protocol.batch, min(BLOCK, at[-1] - done))
         for number, look in enumerate(lookups(pairs, protocol.tokens, protocol.group, dtype), done + 1):
-            for parameter, momentum, grad in zip(now, momenta, gradients(*now, look, how), strict=True):
+            for parameter, momentum, grad in zip(now, momenta, gradients(*now, look), strict=True):
                 momentum.mul_(protocol.momentum).add_(grad).add_(parameter, alpha=protocol.decay)
                 parameter.sub_(momentum, alpha=protocol.rate)
             if number in at:
@@ -268,13 +238,19 @@ def train_cells(
     nothing by being longer.  On a GPU, where a step costs its kernels' launches, a chunk is all cells of one number of filters.
     processes, parts: see :func:`sslchapters.sweep.sweep`.  What comes back lies on the CPU.
     """
+    k, d, b, o = protocol.fields, protocol.tokens, protocol.batch, protocol.outputs
+
+    def size(m: int) -> int:
+        # bytes of a replica with m filters: weights with momenta, tables, similarities and outputs, in float32
+        return 4 * (3 * k * m * (d + o) + 4 * 2 * k * d * m + 3 * b * b + 6 * b * o + 2 * k * d * o)
+
     small = torch.device(device).type == "cpu"
     found = sweep(
         partial(_train_chunk, protocol, keep=keep, device=device),
         sorted(cells, key=lambda cell: (cell.loss, cell.activation, cell.zeta != 1)),
         seeds,
         alike=lambda cell: cell.filters,
-        most=lambda cell: round(8e6 / _bytes(protocol, cell.filters)) if small else math.inf,
+        most=lambda cell: round(8e6 / size(cell.filters)) if small else math.inf,
         cost=lambda cell: 4 + cell.filters / 10,
         processes=processes,
         keep=parts,
@@ -290,12 +266,6 @@ def _train_chunk(
     found = scores(state.weights.double(), world, linear)
     kept = {"weights": state.weights, "allowed": world.allowed} if keep else {}
     return {name: values.cpu() for name, values in (found | kept).items()}
-
-
-def _bytes(protocol: TokenRun, filters: int) -> int:
-    """Of one replica: weights with momenta, tables, similarities and outputs, in float32."""
-    k, d, b, o = protocol.fields, protocol.tokens, protocol.batch, protocol.outputs
-    return 4 * (3 * k * filters * (d + o) + 4 * 2 * k * d * filters + 3 * b * b + 6 * b * o + 2 * k * d * o)
 
 
 SCORES = ("printed +", "printed -", "released +", "released -", "signless +", "signless -")
@@ -368,12 +338,12 @@ def train_filters(data: Images, strength: float, steps: int, seeds: list[int]) -
             queue = order.uniform((len(pixels),)).argsort(1)
         at = step % a_pass * batch
         chosen = pixels[queue[:, at : at + batch]]
-        pair = [random_crops(chosen, crops, strength) if strength else chosen for _ in range(2)]
+        pair = [instances.random_crops(chosen, crops, strength) if strength else chosen for _ in range(2)]
         halves = torch.stack(pair, 1).unflatten(-1, (2, side)).unflatten(-3, (2, side))
         x = halves.transpose(-3, -2).flatten(-2).flatten(-3, -2)  # quarters, in the order of FIELDS
-        z = unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
+        z = instances.unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
         optimizer.zero_grad()
-        contrastive_loss(z, "info_nce", "released", how.tau).sum().backward()
+        instances.contrastive_loss(z, "info_nce", "released", how.tau).sum().backward()
         optimizer.step()
     return w.detach().mT.unflatten(-1, (side, side))
 

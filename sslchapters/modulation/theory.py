@@ -11,10 +11,11 @@ follow :math:`\dot y_l = (y_l + b_l)\, y_l` (**free** flow, Eq. 146), or, with t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from sslchapters.modulation.instances import Population
@@ -32,15 +33,14 @@ def edge_of_two(c: float, b: float) -> tuple[float, float]:
     blow-up time.
 
     The unit flow rests where :math:`\cos\theta + c = \sin\theta`, that is at :math:`\pi/4 + \arcsin(c/\sqrt2)`, and for good
-    from :math:`c = 1` on; the other comes from equal times in Eq. 150, by bisection.
+    from :math:`c = 1` on; the other comes from equal times in Eq. 150.
     """
+
+    def behind(angle: float) -> float:  # how much later the favoured one blows up
+        return float(np.log1p((b + c) / np.cos(angle)) / (b + c) - np.log1p(b / np.sin(angle)) / b)
+
     unit = np.pi / 2 if c >= 1 else np.pi / 4 + np.arcsin(c / np.sqrt(2))
-    low, high = np.pi / 4, np.pi / 2
-    for _ in range(80):
-        angle = (low + high) / 2
-        favoured = np.log1p((b + c) / np.cos(angle)) / (b + c)
-        low, high = (angle, high) if favoured < np.log1p(b / np.sin(angle)) / b else (low, angle)
-    return float(unit), float((low + high) / 2)
+    return float(unit), float(brentq(behind, np.pi / 4, np.pi / 2))
 
 
 def win_probability(advantage: float, d: int) -> float:
@@ -168,9 +168,7 @@ def balanced(population: Population) -> Population:
     found, w = parts(population), population.weights[:, :, 0]
     m = modulation(found, population.prior, w)
     sigma = (m.d + m.pq * m.b.square()).sqrt()
-    return Population(
-        population.prior, population.points / sigma[..., None, None], population.chances, population.weights
-    )
+    return replace(population, points=population.points / sigma[..., None, None])
 
 
 def normalized(found: Parts, prior: Tensor, weights: Tensor) -> Parts:

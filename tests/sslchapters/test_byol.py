@@ -13,18 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslchapters.byol import runs
-from sslchapters.enumerated import Images
 
 SMALL = runs.Recipe(shape=runs.Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)
 f64 = torch.float64
 
 
-def tiny(n: int = 48) -> runs.Split:
-    everything = runs.digits().train
-    return runs.Split(
-        Images(everything.pixels[:n], everything.labels[:n], "digits"),
-        Images(everything.pixels[-30:], everything.labels[-30:], "digits"),
-    )
+def tiny() -> runs.Split:
+    """48 digits to train on."""
+    return runs.digits(test=1797 - 48)
 
 
 def reference(w: dict[str, Tensor], x: Tensor, norm: runs.Norm) -> tuple[Tensor, Tensor]:
@@ -82,7 +78,7 @@ def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float, no
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         views = torch.rand(12, 2, 1, 8, 8, generator=generator, dtype=f64)
-        runs._step(SMALL, cell.kind, online, target, keep, velocity, views)
+        runs._step(SMALL, runs.State(cell.kind, online, target, 2), keep, velocity, views)
         for r, (net, teacher, optimizer) in enumerate(zip(replicas, teachers, optimizers, strict=True)):
             first, second = views[:6, r // cells], views[6:, r // cells]
             with torch.no_grad():
@@ -142,12 +138,6 @@ def test_views_equal_scipys_affine_transform() -> None:
     torch.testing.assert_close(runs.augment(image, u, kind)[0, 0], torch.from_numpy(theirs), rtol=1e-10, atol=1e-12)
 
 
-def jacobians(w: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """``w x`` differentiated in ``w`` at each input: ``(N, runs.VIEWS, outputs, numbers of w)``."""
-    found = torch.func.vmap(torch.func.jacrev(torch.mv), (None, 0))(w, inputs)
-    return found.flatten(2).unflatten(0, (-1, runs.VIEWS))
-
-
 @pytest.mark.parametrize(("head", "ema"), [(runs.NONE, False), (runs.Norm(), True)])
 def test_the_definite_share_is_that_of_the_jacobian(
     head: runs.Norm, ema: bool, monkeypatch: pytest.MonkeyPatch
@@ -160,20 +150,19 @@ def test_the_definite_share_is_that_of_the_jacobian(
     clean = torch.randn(12, 1, 8, 8, generator=g, dtype=f64).repeat_interleave(runs.VIEWS, 0)
     x = clean + 0.3 * torch.randn(clean.shape, generator=g, dtype=f64)
     found = runs.definite(now, x)
+    jacobian = torch.func.vmap(torch.func.jacrev(torch.mv), (None, 0))  # of w x in w at each input x
     for r in range(2):
-        weights = {name: w[r : r + 1] for name, w in now.online.items()}
-        goals = weights if now.target is None else {name: w[r : r + 1] for name, w in now.target.items()}
-        z, v = (
-            runs.linear(part, "projector0", runs.encode(part, x[:, None], runs.NONE, views=1)).relu()[0]
-            for part in (weights, goals)
-        )
-        w, w_goal = weights["projector1.weight"][0], goals["projector1.weight"][0]
-        h = z @ w.mT
-        scale = (h.var(0) + 1e-5).rsqrt() if head != runs.NONE else torch.ones(4, dtype=f64)
-        k = (weights["predictor1.weight"][0] * scale) @ jacobians(w, z)
-        other = jacobians(w_goal, v)
-        halves = [(part[:, :2].mean(1), part[:, 2:].mean(1)) for part in (k, other)]
-        (a, b), (c, d) = ([half - half.mean(0) for half in pair] for pair in halves)
+        halves = []
+        for net in (now.online, now.target or now.online):
+            own = {name: w[r : r + 1] for name, w in net.items()}
+            z = runs.linear(own, "projector0", runs.encode(own, x[:, None], runs.NONE, views=1)).relu()[0]
+            k = jacobian(own["projector1.weight"][0], z).flatten(2)
+            if net is now.online and not halves:
+                scale = ((z @ own["projector1.weight"][0].mT).var(0) + 1e-5).rsqrt() if head != runs.NONE else 1
+                k = (own["predictor1.weight"][0] * scale) @ k
+            means = [half.mean(1) for half in k.unflatten(0, (-1, runs.VIEWS)).chunk(2, 1)]
+            halves.append([half - half.mean(0) for half in means])
+        (a, b), (c, d) = halves
         matrix = (torch.einsum("nop,noq->pq", a, d) + torch.einsum("nop,noq->pq", b, c)) / 24
         values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
         share = values.clamp(min=0).sum() / values.abs().sum()

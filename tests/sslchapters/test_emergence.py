@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sslbook.losses import pairs
-from sslchapters.emergence import acute, runs, theory
+from sslchapters.emergence import runs, theory
 
 
 def test_the_networks_gradient_is_autograd_through_a_convolution() -> None:
@@ -20,31 +19,6 @@ def test_the_networks_gradient_is_autograd_through_a_convolution() -> None:
         conv.bias.copy_(filters[0, :, 2])
         wanted = conv(torch.cat([x[0], x[0, :, :1]], 1)[:, None]).relu().sum(-1)
     assert torch.allclose(runs.Network(filters, None).pooled(x)[0], wanted)
-
-
-@pytest.mark.parametrize("loss", runs.COMPARED)
-@pytest.mark.parametrize("normalize", [False, True])
-def test_the_gradient_is_autograds(loss: str, normalize: bool) -> None:
-    draw = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
-    w1, w2, one, two = normal(3, 6, 5), normal(3, 6), normal(3, 9, 5), normal(3, 9, 5)
-    floor = 1.5  # between the lengths of the outputs, so that both branches are tested
-    found = runs.gradients(w1, w2, one, two, loss, normalize, 0.3, floor)
-    leaves = [w.clone().requires_grad_(True) for w in (w1, w2)]
-    y = [(v @ leaves[0].mT).relu() * leaves[1][:, None] for v in (one, two)]
-    if normalize:
-        assert (y[0].norm(dim=-1) < floor).any()
-        assert (y[0].norm(dim=-1) > floor).any()
-        y = [v / v.norm(dim=-1, keepdim=True).clamp_min(floor) for v in y]
-    near = pairs.half_squared_distance(y[0], y[1])
-    far = pairs.half_squared_distance(y[0], y[0].roll(1, 1))[..., None]
-    value = pairs.simple(near, far) if loss == "simple" else pairs.info_nce(near, far, temperature=0.3)
-    wanted = torch.autograd.grad(value.mean(1).sum(), leaves)
-    for mine, theirs in zip(found, wanted, strict=True):
-        assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +42,5 @@ def test_responses_at_equal_angles_follow_the_weights() -> None:
     h = w @ centres[:n].T
     moved = theory.node_step(w[None], theory.Mixture(centres[None], 1e-9))[0] @ centres[:n].T * (n + 1)
     wanted = h + 1e-6 * moved
-    found = acute.settle(h, 1, cosine, steps=1, rate=1e-6)
+    found = theory.settle(h, 1, cosine, steps=1, rate=1e-6)
     assert torch.allclose(found, wanted / wanted.max(1, keepdim=True).values, atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize(("cosine", "single"), [(0.4, 1.0), (0.6, 0.0)])
-def test_the_threshold_is_sixty_degrees(cosine: float, single: float) -> None:
-    assert acute.fate(4, 1, cosine, units=20) == (single, 1 - single)

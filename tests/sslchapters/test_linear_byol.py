@@ -1,12 +1,11 @@
-"""Linear BYOL: the flow, the scalar system, its fixed points, and what is left for a task."""
+"""Linear BYOL: many flows as one system."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from sslchapters.linear_byol import instances, theory
-from sslchapters.linear_byol.theory import Moments, Times, Weights, jacobian
+from sslchapters.linear_byol import instances
+from sslchapters.linear_byol.theory import Moments, Weights
 
 
 def test_replicas_do_not_see_each_other() -> None:
@@ -20,26 +19,3 @@ def test_replicas_do_not_see_each_other() -> None:
         assert np.allclose(one[-1, 0], two[-1, 2], rtol=1e-7, atol=1e-9)
     fractions = instances.integrate(start, data, 4.0, points=np.array([0.25, 1.0]))
     assert np.allclose(fractions.online[0, 0], together.online[-1, 0], rtol=1e-6, atol=1e-8)
-
-
-def test_the_slowest_rate_is_an_eigenvalue_of_the_scalar_flow() -> None:
-    """The Jacobian at the foretold end, whose eigenvalue 0 along the line of fixed points is dropped."""
-    w1, w2, r = np.array([0.8, 0.2, 0.5]), np.array([0.4, 1.3, -0.9]), np.array([0.6, 0.5, 0.7])
-    tau = Times(*np.array([[0.7, 1.3, 1.0], [1.2, 0.6, 1.0], [2.0, 0.5, 1.0]])[:, :, None, None])
-    size, level = theory.scalar_ends(w1, w2, r, tau)
-    ones = np.ones((3, 1, 1))
-    point = Weights(size[:, None, None], level[:, None, None], size[:, None, None])
-    values = np.linalg.eigvals(jacobian(point, Moments(ones, r[:, None, None]), tau))
-    rates = np.sort(-values.real, axis=1)
-    assert np.allclose(rates[:, 0], 0, atol=1e-12)
-    assert np.allclose(rates[:, 1], theory.slowest(w1, w2, r, tau))
-
-
-def test_readout_error_is_least_squares() -> None:
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((500, 5)) @ rng.standard_normal((5, 5))
-    online, task = rng.standard_normal((1, 2, 5)), rng.standard_normal((1, 5))
-    y, code = x @ task[0], x @ online[0].T
-    left = y - code @ np.linalg.lstsq(code, y, rcond=None)[0]
-    found = theory.readout_error(online, (x.T @ x / 500)[None], task)[0]
-    assert found == pytest.approx(left @ left / (y @ y), rel=1e-9)

@@ -22,24 +22,24 @@ def embed(world: instances.World, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("group", "form"), [("view", "released"), ("batch", "printed")])
-def test_a_step_is_that_of_autograd(group: str, form: str) -> None:
-    protocol = replace(TINY, group=group, form=form)
-    kinds = itertools.product(instances.ACTIVATIONS, MODES, MODES, instances.REFERENCES, (1.0, 3.0))
-    replicas = [(runs.TableCell(2, 2, *kind), seed) for seed, kind in enumerate(kinds)]
-    seeds = [seed for _, seed in replicas]
-    world = runs.world_of(protocol, replicas)
-    state = runs.initial_state(protocol, seeds, 4, torch.float64)
-    tokens = instances.draw_pairs(world, Streams(seeds, "pairs"), protocol.batch, 2)
-    look = runs.lookups(tokens, protocol.tokens, group, torch.float64)[1]
-    found = runs.gradients(state.weights, state.top, look, runs.settings_of(protocol, replicas, world, torch.float64))
-    x = embed(world, tokens[:, 1])
-    for r, (cell, _) in enumerate(replicas):
-        w, v = (part[r].clone().requires_grad_() for part in (state.weights, state.top))
-        z = instances.unit_outputs(x[r], w, v, activation=cell.activation, mean=cell.mean, std=cell.std, group=group)
-        for mine, true in zip(
-            found, torch.autograd.grad(instances.contrastive_loss(z, cell.loss, form, protocol.tau), (w, v))
-        ):
-            assert (mine[r] - true).norm() <= 1e-10 * true.norm(), cell
+def test_replicas_train_as_torch_would_train_each_alone(group: str, form: str) -> None:
+    """Of every kind, side by side; few steps, since each multiplies what is rounded in another order."""
+    protocol = replace(TINY, group=group, form=form, steps=3)
+    kinds = itertools.product(instances.ACTIVATIONS, MODES, MODES, ("info_nce", "quadratic"), (1.0, 3.0))
+    replicas = [(runs.TableCell(p := 1 + seed % 2, 2 // p, *kind), seed) for seed, kind in enumerate(kinds)]
+    (mine,), _ = runs.train_course(protocol, replicas, [protocol.steps], dtype=torch.float64)
+    for r, (cell, seed) in enumerate(replicas):
+        world, begun = runs.world_of(protocol, [(cell, seed)]), runs.initial_state(protocol, [seed], 2, torch.float64)
+        w, v = (part[0].clone().requires_grad_() for part in begun)
+        optimizer = torch.optim.SGD([w, v], protocol.rate, protocol.momentum, weight_decay=protocol.decay)
+        tokens = instances.draw_pairs(world, Streams([seed], "pairs"), protocol.batch, protocol.steps)
+        for x in embed(world, tokens)[0]:
+            optimizer.zero_grad()
+            z = instances.unit_outputs(x, w, v, activation=cell.activation, mean=cell.mean, std=cell.std, group=group)
+            instances.contrastive_loss(z, cell.loss, form, protocol.tau).backward()
+            optimizer.step()
+        for part, true, old in zip((mine.weights[r], mine.top[r]), (w, v), begun, strict=True):
+            assert (part - true).norm() <= 1e-9 * (true - old[0]).norm(), cell
 
 
 def test_printed_losses_are_those_of_distances() -> None:
@@ -58,38 +58,6 @@ def test_printed_losses_are_those_of_distances() -> None:
     assert (part - (part * z).sum(-1, keepdim=True) * z).norm() < 1e-12
 
 
-def test_a_replica_trains_as_it_would_alone() -> None:
-    """Few steps, since each multiplies what a product of several replicas rounds otherwise than one alone."""
-    replicas = [
-        *((runs.TableCell(2, 3, "linear", zeta=z), s) for z, s in ((1.0, 4), (5.0, 4))),
-        *((runs.TableCell(p, 6 // p, "relu", "detach", "normal"), s) for p, s in ((1, 0), (2, 4), (3, 7))),
-        *((runs.TableCell(6, 1, a, "omit", "omit", "quadratic"), 4) for a in ("relu", "sigmoid")),
-    ]
-    for dtype, bar in ((torch.float32, 1e-3), (torch.float64, 1e-11)):
-        (together,), _ = runs.train_course(TINY, replicas, [3], dtype=dtype)
-        for r in (0, 3, 5, 6):
-            (alone,), _ = runs.train_course(TINY, [replicas[r]], [3], dtype=dtype)
-            assert (together.weights[r] - alone.weights[0]).abs().max() <= bar
-            assert (together.top[r] - alone.top[0]).abs().max() <= bar
-            assert (together.top[r] - together.top[r - 1]).abs().max() > 100 * bar
-
-
-def test_training_is_that_of_torch() -> None:
-    protocol, replica = replace(TINY, steps=40), (runs.TableCell(2, 2, zeta=2.0), 3)
-    (mine,), world = runs.train_course(protocol, [replica], [protocol.steps], dtype=torch.float64)
-    begun = runs.initial_state(protocol, [3], 4, torch.float64)
-    w, v = (part[0].clone().requires_grad_() for part in (begun.weights, begun.top))
-    optimizer = torch.optim.SGD([w, v], protocol.rate, protocol.momentum, weight_decay=protocol.decay)
-    tokens = instances.draw_pairs(world, Streams([3], "pairs"), protocol.batch, protocol.steps)
-    for x in embed(world, tokens)[0]:
-        optimizer.zero_grad()
-        z = instances.unit_outputs(x, w, v, activation="relu", mean="normal", std="detach")
-        instances.contrastive_loss(z, "info_nce", "released", protocol.tau).backward()
-        optimizer.step()
-    assert (mine.weights[0] - w).abs().max() < 1e-9, "rounding, which grows from step to step"
-    assert (mine.weights[0] - begun.weights[0]).abs().max() > 1e-3
-
-
 def test_scores_of_known_filters() -> None:
     allowed = torch.zeros(1, 2, 4, dtype=torch.bool)
     allowed[..., :2] = True
@@ -105,13 +73,11 @@ def test_scores_of_known_filters() -> None:
     assert {name: round(float(found[name]), 3) for name in runs.SCORES} == {
         "printed +": 0.25,
         "printed -": 0.35,  # the sum over two others, divided by P = 2
-        "released +": 0.498,
+        "released +": 0.498,  # 0.5 / 1.004: a thousandth of 4 on a length of 1
         "released -": 0.233,
         "signless +": 0.5,
         "signless -": 0.35,
     }
-    assert float(found["released +"]) == pytest.approx(0.5 / 1.004), "a thousandth of 4 on a length of 1"
-    assert float(found["released -"]) == pytest.approx(7 / 5.004 / 3 / 2)
     assert [float(score) for score in runs.scores(0 * weights, world).values()] == [0.0] * len(runs.SCORES)
     for name in ("signless +", "signless -"):
         assert runs.scores(-weights, world)[name].equal(found[name])
