@@ -28,11 +28,11 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 9_018,
+    "sslbook": 8_734,
     "sslchapters": 17_230,
     "bookbuild": 3_601,
     "benchmarks": 527,
-    "tests": 12_744,
+    "tests": 12_266,
     "tools": 707,
 }
 """Lines of Python, which may only fall."""

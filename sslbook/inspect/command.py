@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,9 +81,8 @@ def open_run(path: Path) -> dict[str, Any]:
     path: a run's folder, of which the newest whole checkpoint is read, or a checkpoint's file.  Raises FileNotFoundError where
     there is none, and ValueError for a file that is none, and for a run with a network of one's own.
     """
-    warn = lambda text: print(f"sslbook inspect: {text}", file=sys.stderr)  # noqa: E731
     try:
-        content = checkpoints.latest(path, warn)
+        content = checkpoints.latest(path)
     except ValueError as error:
         raise ValueError(
             f"{path} is no whole checkpoint of sslbook train: for weights alone, as of a state_dict, load them into your network "

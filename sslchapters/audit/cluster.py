@@ -21,7 +21,6 @@ from sslbook._check import installing
 from sslbook._files import write_text
 from sslbook.training.presets.papers import Run
 from sslbook.training.run.checkpoints import Busy, Diverged
-from sslbook.training.run.settings import Refused
 
 CLUSTERS = ("local", "slurm", "debug")
 """``debug`` runs the jobs one after the other in this process."""
@@ -77,14 +76,14 @@ def submit(
     hours: the longest that a job may take, 24 by default, and no end on this machine.  sbatch: more of its options, such as
     ``partition=gpu``, which overrule these.  options: of ``trainer.train``.
 
-    Raises Refused, a ValueError, without submitit or Slurm, or if Slurm refuses the jobs.
+    Raises ValueError without submitit or Slurm, or if Slurm refuses the jobs.
     """
     if cluster == "slurm" and shutil.which("sbatch") is None:
-        raise Refused("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
+        raise ValueError("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
     try:
         import submitit
     except ImportError:
-        raise Refused(f"submitit is not installed: {installing('train')}") from None
+        raise ValueError(f"submitit is not installed: {installing('train')}") from None
     waiting, slurm = [run for run in runs if not run.finished(root)], cluster == "slurm"
     executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
     executor.update_parameters(name="sslbook", timeout_min=60 * (hours or (24 if slurm else 24 * 365)))
@@ -111,7 +110,7 @@ def submit(
         with executor.batch():
             jobs = [executor.submit(work) for work in works]
     except submitit.core.utils.FailedJobError as error:
-        raise Refused(f"Slurm refused the jobs: {str(error).strip()}") from None
+        raise ValueError(f"Slurm refused the jobs: {str(error).strip()}") from None
     for run, job in zip(waiting, jobs, strict=True) if slurm else ():
         write_text(run.folder(root) / JOB, f"{job.job_id}\n")
     return jobs

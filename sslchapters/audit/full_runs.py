@@ -15,7 +15,7 @@ from typing import Any
 
 from sslbook._check import counted, positive
 from sslbook._files import runs_folder
-from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
+from sslbook.training.presets.papers import Run, presets, run_of
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.step import load_data
 from sslchapters import tables as form
@@ -58,7 +58,6 @@ def runs_of(
     sheet: PaperTable, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()
 ) -> list[Run]:
     """The runs that a table needs, each once: to the last column that it is for, or to ``epochs``."""
-    changes = without("epochs", changes)
     last = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: cell.epochs)}
     names = dict.fromkeys(cell.preset for cell in sheet.cells)
     runs = [run_of(name, seed=0, epochs=min(epochs or last[name], last[name]), changes=changes) for name in names]
@@ -90,7 +89,7 @@ def lines(
         rows = [own or _at(past.get("rows", []), at) for own, past in zip(here, known, strict=True)]
         best, final = ([row[measure] for row in rows if row] for measure in ("linear_best", "linear"))
         lost = [run.diverged(root) or past.get("diverged", "") for run, past in zip(mine, known, strict=True)]
-        same = all(run.settings.hash() == preset_of(run.name).settings.hash() for run in mine)
+        same = all(run.settings.hash() == presets()[run.name].settings.hash() for run in mine)
         found.append(Line(cell, at, best, final, same, tuple(filter(None, lost)), rows != here))
     return found
 
