@@ -28,11 +28,11 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_734,
+    "sslbook": 8_725,
     "sslchapters": 17_230,
     "bookbuild": 3_601,
     "benchmarks": 527,
-    "tests": 12_266,
+    "tests": 12_264,
     "tools": 707,
 }
 """Lines of Python, which may only fall."""

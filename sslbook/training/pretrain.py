@@ -166,20 +166,14 @@ def pretrain(
     own = {name: hashlib.sha256(part.contiguous().numpy().data).hexdigest() for name, part in parts.items()}
     own |= {part: _name(function) for part, function in (("views", views), ("loss", loss)) if function is not None}
     run = replace(run, own={**own, "shape": list(data.pixels.shape), "pipeline": asdict(pipeline)})
-    given: dict[str, Any] = {"pipeline": pipeline, "views": views, "loss": loss}
-    told: dict[str, Any] = {
-        "on_epoch": on_epoch,
-        "device": device,
-        "tensorboard": tensorboard,
-        "quiet": quiet,
-        "name": title,
-    }
+    given: dict[str, Any] = {"backbone": (encoder, features), "pipeline": pipeline, "views": views, "loss": loss}
+    told: dict[str, Any] = {"on_epoch": on_epoch, "tensorboard": tensorboard, "quiet": quiet, "name": title}
     try:
         with tempfile.TemporaryDirectory() as scratch, seeded(run.seed), put_back(encoder, numbers=False):
             if not encoder.training:  # else parts of it may be in evaluation mode, as the caller wants them
                 encoder.train()
             place = Path(scratch) if folder is None else user_path(folder)
-            result = train(run, place, data=(data, tests), backbone=(encoder, features), **given, **told)
+            result = train(run, place, device=device, data=(data, tests), **given, **told)
     except KeyboardInterrupt:
         left = "nothing is kept without folder=" if folder is None else "the same call goes on from the last checkpoint"
         print(f"{title}: stopped; {left}", file=sys.stderr, flush=True)

@@ -41,20 +41,16 @@ with Path(__file__).with_name("papers.tsv").open(encoding="utf-8") as _rows:
 """The rows of the papers' tables on either data set: ``name``, ``tables``, ``what`` and ``changes``."""
 
 
-def byol_settings(simclr: Settings) -> Settings:
-    """The released BYOL, but for its symmetric predictor, on the images and with the encoder of ``simclr``; 100 epochs."""
-    networks = replace(simclr.networks, predictor=2, target="ema", target_init="own")
-    descent: dict[str, Any] = {"optimizer": "sgd", "lr": 0.03, "weight_decay": 4e-4, "schedule": "constant"}
-    order: dict[str, Any] = {"shuffle": True, "drop_last": False, "epochs": 100, "probes": (100,)}
-    return replace(simclr, networks=networks, objective="byol", loss_kwargs={}, **descent, **order)
-
-
+TOWERS: dict[str, Any] = {"predictor": 2, "target": "ema", "target_init": "own"}
+BYOL: dict[str, Any] = {"objective": "byol", "loss_kwargs": {}, "shuffle": True, "drop_last": False}
+BYOL |= {"optimizer": "sgd", "lr": 0.03, "weight_decay": 4e-4, "schedule": "constant", "epochs": 100, "probes": (100,)}
+"""What the released BYOL, but for its symmetric predictor, changes of SimCLR on the same images with the same encoder."""
 TINY = Networks(width=8, projector_hidden=64, projector_out=32, channels=1)
 SHORT: dict[str, Any] = {"loss_kwargs": {"temperature": 0.5}, "shuffle": True}
 DIGITS = Settings(dataset="digits", pipeline="digits", networks=TINY, lr=5e-3, schedule="cosine", epochs=20, **SHORT)
 # the released SGD at a rate of 0.1 ended with an effective rank of 1.4, and k-NN at 34 %
 ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 2e-3, "weight_decay": 0.0, "batch": 64, "ema": 0.97}
-DIGITS_BYOL = replace(byol_settings(DIGITS), **ADAM, epochs=20, probes=())
+DIGITS_BYOL = replace(DIGITS, networks=replace(TINY, **TOWERS), **{**BYOL, **ADAM, "epochs": 20, "probes": ()})
 # the released rate of full runs, 0.01, learns half as much in so few steps
 SMALL = Settings(subset=5000, networks=Networks(width=16), lr=1e-3, schedule="constant", epochs=10, **SHORT)
 
@@ -99,9 +95,10 @@ def presets() -> Mapping[str, Preset]:
         split, stem, lr = ("train+unlabeled", "stl", 1e-3) if data == "stl10" else ("train", "cifar", 1e-2)
         images: dict[str, Any] = {"dataset": data, "split": split, "pipeline": data, "networks": Networks(stem=stem)}
         simclr = Settings(**images, loss_kwargs={"temperature": 0.5}, lr=lr, epochs=EPOCHS[-1], probes=EPOCHS)
+        byol = replace(simclr, networks=Networks(stem=stem, **TOWERS), **BYOL)
         for row in ROWS:
             tables = [f"{table}-{data}-resnet18" if table[0] == "B" else table for table in row["tables"].split()]
-            released = byol_settings(simclr) if row["name"].startswith("byol") else simclr
+            released = byol if row["name"].startswith("byol") else simclr
             settings = with_changes(released, row["changes"].split())
             found.append(Preset(f"{data}-{row['name']}", f"{row['what']}, on {title}", settings, tuple(tables)))
     return {preset.name: preset for preset in found}

@@ -75,6 +75,8 @@ def latest(place: Path) -> dict[str, Any] | None:
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         stored_settings(content["settings"])
+    except FileNotFoundError:  # a run that goes on has written another one
+        return latest(place)
     except Exception as error:  # a damaged archive may fail in any way
         why = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path} is no whole checkpoint of sslbook train, remove it to begin anew: {why}") from None

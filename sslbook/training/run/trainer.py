@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,7 +231,9 @@ def train(
             raise ValueError(f"the processes read checkpoints of steps {steps}: all must see the same folder")
 
         # What is told: lines and a bar, curves, and where the result comes from; the checkout may be another one by the end.
-        say = _say if first and not quiet else str
+        say: Callable[[str], object] = str
+        if first and not quiet:
+            say = partial(print if tqdm is None else tqdm.write, file=sys.stderr)  # above the bar if there is one
         if start:
             finished = f"{folder} holds this run, finished; another folder trains anew"
             say(f"{name}: " + (finished if start == last else f"going on after step {start} of {last}"))
@@ -354,11 +357,6 @@ def train(
         if distributed.world() > 1:  # what the first process has written is there for all
             torch.distributed.barrier()
         return Result(settings, folder, done, done == last, rows, model)
-
-
-def _say(text: str) -> None:
-    """Print a line on standard error, above the bar if there is one."""
-    (print if tqdm is None else tqdm.write)(text, file=sys.stderr)
 
 
 def line(row: Row) -> str:
