@@ -133,10 +133,9 @@ def test_a_run_stopped_and_resumed_is_the_one_left_alone(
     rest = go(asked, tmp_path / "parts", data, **first)
     assert rest.finished
     assert same_weights(whole, rest)
-    clock = ("seconds", "images_per_second")
-    one, other = ([{k: v for k, v in row.items() if k not in clock} for row in run.rows] for run in (whole, rest))
-    assert one == other
-    assert one != go(asked, tmp_path / "drawn", data).rows
+    clock, runs = ("seconds", "images_per_second"), (whole, rest, go(asked, tmp_path / "drawn", data))
+    one, other, drawn = ([{k: v for k, v in row.items() if k not in clock} for row in run.rows] for run in runs)
+    assert one == other != drawn
     assert epochs_of(tmp_path / "parts") == ["0", "1", "2"]
     result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
     assert (result["hash"], result["rows"]) == (asked.hash(), rest.rows)
