@@ -59,8 +59,8 @@ def test_the_last_checkpoint_comes_back_and_what_is_none_is_refused_by_name(tmp_
         newest = checkpoints.save(tmp_path, content(step))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000100.pt"]
     assert torch.equal(checkpoints.latest(tmp_path)["model"]["weights"], content(100)["model"]["weights"])
-    others = [checkpoints.save(tmp_path, {"step": 100, "settings": other}) for other in ({"a": 1}, Trap())]
-    for instead in (newest.read_bytes()[:-100], b"", *(other.read_bytes() for other in others)):
+    part, bad = newest.read_bytes()[:-100], ({"step": 100, "settings": other} for other in ({"a": 1}, Trap()))
+    for instead in (part, b"", *[checkpoints.save(tmp_path, other).read_bytes() for other in bad]):
         newest.write_bytes(instead)
         with pytest.raises(ValueError, match=r"step-000000100\.pt is no whole checkpoint"):
             checkpoints.latest(tmp_path)
