@@ -50,6 +50,8 @@ def test_boxes_have_the_reference_samplers_distribution() -> None:
             (h * w, w / h, top, left, (top + 0.5) / (height - h + 1), (left + 0.5) / (width - w + 1))
             for top, left, h, w in (boxes, reference.double().T)
         )
+        together = (float(torch.corrcoef(torch.stack(found[2:4])).nan_to_num()[0, 1]) for found in (ours, theirs))
+        assert abs(next(together) - next(together)) < 0.1, "a row and a column are drawn apart"
         for found, wanted in zip(ours, theirs, strict=True):
             assert stats.ks_2samp(found.numpy(), wanted.numpy()).pvalue > RARE, (height, width)
 

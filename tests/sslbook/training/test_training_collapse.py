@@ -206,6 +206,13 @@ def test_what_is_the_callers_own_resumes_exactly(name: str, tmp_path: Path, monk
         go(folder=tmp_path, **{name: {"views": lambda x, draw: x, "method": alignment, "optimizer": "sgd"}[name]})
 
 
+def test_each_own_view_has_a_generator_of_its_own() -> None:
+    seeds: list[int] = []
+    views = lambda x, draw: seeds.append(draw.initial_seed()) or x + 0.0  # noqa: E731
+    pretrain(DIGITS.pixels, net, views=views, epochs=2, batch=64, evaluate=0, device="cpu", quiet=True)
+    assert len(set(seeds)) == len(seeds) >= 32
+
+
 def test_an_own_loss_is_the_librarys_by_another_way() -> None:
     given = {"epochs": 2, "batch": 64, "device": "cpu", "quiet": True}
     ours = pretrain(DIGITS, net, "info_nce", temperature=0.2, **given)

@@ -97,10 +97,13 @@ def test_features_that_never_vary_are_harmless(monkeypatch: pytest.MonkeyPatch) 
         noisy = torch.nextafter(constant, torch.where(upwards, torch.inf, -torch.inf))
         return torch.cat([part, torch.zeros(len(part), 1), constant.expand(len(part), 4), noisy], dim=1)
 
+    seen, pad = [], F.pad
+    monkeypatch.setattr(F, "pad", lambda x, *how, **options: seen.append(x) or pad(x, *how, **options))
     more = with_constants(data[0]), data[1], with_constants(data[2]), data[3]
     found, wanted = (linear_probe(*each, epochs=30, lr=1e-2).final for each in (more, data))
     assert found == pytest.approx(wanted, abs=0.02)
     assert found > 0.4
+    assert (seen[0][:, 12:21].abs().amax(0) < 1e-5).all()
 
 
 def test_a_report_tells_what_was_asked_and_embeddings_do_not_depend_on_the_batch() -> None:

@@ -49,6 +49,12 @@ def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
     assert not ((rows > 0).any(1) & outside).any()
 
 
+def test_grey_images_have_the_light_of_the_coloured(pixels: Tensor, numbers: Tensor) -> None:
+    coloured, grey = (augment.apply(pixels, augment.Pipeline(32, grey=share), numbers) for share in (0.0, 1.0))
+    light = torch.einsum("c,bchw->bhw", torch.tensor(augment.LUMA), coloured)[:, None].expand_as(grey)
+    torch.testing.assert_close(grey, light, atol=1e-5, rtol=0)
+
+
 def one_after_another(image: Tensor, order: tuple[int, ...], factors: list[float]) -> np.ndarray:
     """The jitter of one image ``(3, H, W)`` in levels as it is defined: four operations in turn, each clamped; float64."""
     x = image.double().numpy()
