@@ -24,14 +24,14 @@ from sslbook.networks.siamese import build
 from sslbook.training import augment, evaluate
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
-from sslbook.training.presets.papers import SMALL, simclr_settings
+from sslbook.training.presets.papers import SMALL, presets
 from sslbook.training.run.step import Batches, Step, layout_of, make_optimizer
 from sslchapters.training.live import pillow_views
 
 CUDA = torch.cuda.is_available()
 PLACE = torch.device("cuda" if CUDA else "cpu")
 IMAGES, TESTS = (50_000, 10_000) if CUDA else (5_000, 10_000)
-SETTINGS = simclr_settings("cifar10") if CUDA else replace(SMALL, subset=None)
+SETTINGS = presets()["cifar10-simclr-nce"].settings if CUDA else replace(SMALL, subset=None)
 """The run that is timed on this device: the papers' on a GPU, what two cores do in minutes elsewhere."""
 EPOCH_BARS: dict[int, float | None] = {512: 2.0, 128: 3.0} if CUDA else {SETTINGS.batch: None}
 """Seconds of an epoch of 50,000 images by the size of its batches, on one H200."""

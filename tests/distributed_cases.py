@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing
 from torch import Tensor, nn
 
 from sslbook.networks.batchnorm import BatchNorm
@@ -39,8 +37,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "byol gradient": ("byol", {"stop_gradient": False}, {"predictor": 1}),
 }
 CASES |= {name: (name, {}, {}) for name in objectives.OBJECTIVES if name not in {case[0] for case in CASES.values()}}
-SINGLE = ("info_nce", "exact", "byol")
-"""What float32 is tried on, for one step: the first update multiplies rounding by the hundreds, with one process or two."""
 BATCH = 16
 LABELS = torch.arange(BATCH) % 5
 """Each class is on both processes' parts."""
@@ -48,22 +44,22 @@ LABELS = torch.arange(BATCH) % 5
 Result = dict[str, Tensor]
 
 
-def images(dtype: torch.dtype) -> Tensor:
-    return torch.randn(4, BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+def images() -> Tensor:
+    return torch.randn(4, BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def steps(case: str, dtype: torch.dtype) -> Result:
-    """Steps of gradient descent, two in float64, by this process's part of the batch: loss, gradient and statistics of each."""
+def steps(case: str) -> Result:
+    """Two steps of gradient descent by this process's part of the batch: loss, gradient and statistics of each."""
     name, numbers, sizes = CASES[case]
-    siamese = build(Networks(**{**SMALL, **sizes}), 0).to(dtype)
+    siamese = build(Networks(**{**SMALL, **sizes}), 0).double()
     distributed.share_batchnorm(siamese)
-    loss_of = objectives.objective(name, **numbers)
-    views = images(dtype)[:, distributed.own_rows(BATCH)]
+    loss_of, mine = objectives.objective(name, **numbers), distributed.own_rows(BATCH)
+    views = images()[:, mine]
     beside = {"clean": views[2:3], "further": views[2:]}.get(objectives.sees(name, **numbers), views[:0])
     result: Result = {}
-    for step in ("first", "second") if dtype == torch.float64 else ("first",):
+    for step in ("first", "second"):
         siamese.zero_grad(set_to_none=True)
-        outputs = siamese(*views[:2], *beside)._replace(labels=LABELS[distributed.own_rows(BATCH)])
+        outputs = siamese(*views[:2], *beside)._replace(labels=LABELS[mine])
         loss = loss_of(distributed.gather_outputs(outputs))
         loss.backward()
         distributed.average_gradients(siamese.learning())
@@ -97,7 +93,7 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 def normalised() -> Result:
     """What each of :data:`NORMS` makes of this process's part, its gradients and statistics; a hook sees the part alone."""
     result: Result = {}
-    views = images(torch.float64)[0, distributed.own_rows(BATCH)]
+    views = images()[0, distributed.own_rows(BATCH)]
     for name, make in NORMS.items():
         layer = make().double()
         seen: list[int] = []
@@ -113,47 +109,20 @@ def normalised() -> Result:
 
 
 def everything() -> dict[str, Result]:
-    """All cases in float64, and those of :data:`SINGLE` in float32."""
-    kinds = [(case, torch.float64) for case in CASES] + [(case, torch.float32) for case in SINGLE]
-    return {f"{case} {dtype}": steps(case, dtype) for case, dtype in kinds}
+    """All cases, and the normalised."""
+    return {case: steps(case) for case in CASES} | {"normalised": normalised()}
 
 
-def joined(rank: int, world: int, port: int) -> None:
-    """This process in a group of this machine, as torchrun would set it up."""
+def worker(rank: int, world: int, port: int, folder: str) -> None:
+    """As torchrun would set it up."""
+    torch.set_num_threads(1)
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
     distributed.join("cpu")
-
-
-def _worker(rank: int, world: int, ports: Sequence[int], folder: str) -> None:
-    torch.set_num_threads(1)
-    joined(rank, world, ports[0])
     assert (distributed.rank(), distributed.world()) == (rank, world)
-    results = everything() | {"normalised": normalised()}
+    torch.save(everything(), Path(folder) / f"{rank}.pt")
     distributed.leave()
     assert distributed.world() == 1
-    results["leaving"] = {name: torch.tensor(there) for name, there in leaving(rank, world, ports[1:], Path(folder))}
-    torch.save(results, Path(folder) / f"{rank}.pt")
-
-
-def leaving(rank: int, world: int, ports: Sequence[int], folder: Path) -> Iterator[tuple[str, bool]]:
-    """Whether the first process had come to the end when the second was gone; and whether the second is gone before it, alone."""
-    came, gone = folder / "came", folder / "gone"
-    joined(rank, world, ports[0])
-    distributed.wait_for_all()
-    if rank == 0:
-        time.sleep(1)
-        came.touch()
-    distributed.leave(together=True)
-    yield "together", came.exists()
-    joined(rank, world, ports[1])
-    distributed.wait_for_all()
-    until = time.monotonic() + 60
-    while rank == 0 and not gone.exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    yield "alone", rank == 1 or gone.exists()
-    distributed.leave(together=False)
-    gone.touch()
 
 
 def free_port() -> int:
@@ -162,9 +131,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
-
-
-def in_processes(world: int, folder: Path) -> list[dict[str, Result]]:
-    """What each of ``world`` processes gets."""
-    torch.multiprocessing.spawn(_worker, (world, [free_port() for _ in range(3)], str(folder)), nprocs=world)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)]

@@ -62,7 +62,9 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     return calls
 
 
-@pytest.mark.parametrize("line", ["", "bild", "execute --scale papper", "execute --root nowhere", "execute godo", "bench covarience"])
+@pytest.mark.parametrize(
+    "line", ["", "bild", "execute --scale papper", "execute --root nowhere", "execute godo", "bench covarience"]
+)
 def test_bad_input_gets_status_2_and_no_traceback(line: str, book: Book, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         status = cli.main(line.split())

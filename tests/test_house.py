@@ -28,11 +28,11 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_620,
-    "sslchapters": 16_706,
+    "sslbook": 8_328,
+    "sslchapters": 16_704,
     "bookbuild": 3_195,
     "benchmarks": 486,
-    "tests": 11_293,
+    "tests": 10_837,
     "tools": 595,
 }
 """Lines of Python, which may only fall."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import time
 from collections.abc import Callable
@@ -21,18 +20,6 @@ def done(run: Run, root: Path, rows: list[checkpoints.Row]) -> None:
     folder = run.folder(root)
     folder.mkdir(parents=True)
     (folder / checkpoints.RESULT).write_text(json.dumps({"rows": rows, "hash": run.settings.hash()}))
-
-
-def read_csv(path: Path) -> list[checkpoints.Row]:
-    """The rows of ``write_csv``, as numbers; None in empty cells."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
-
-
-def _number(text: str) -> float | int | None:
-    if not text:
-        return None
-    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 def until(there: Callable[[], Any]) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import nn
 
-from sslbook._ambient import warn
 from sslbook._check import positive, seed
 from sslbook._files import user_path
 from sslbook._machine import device, keep_freed_memory
@@ -80,7 +79,7 @@ def open_run(path: Path) -> dict[str, Any]:
     path: a run's folder, of which the newest whole checkpoint is read, or a checkpoint's file.  Raises FileNotFoundError where
     there is none, and ValueError for a file that is none, and for a run with a network of one's own.
     """
-    content = checkpoints.latest(path, warn)
+    content = checkpoints.latest(path)
     if content is None:
         raise FileNotFoundError(f"there is no checkpoint, and no folder of a run with one, at {path}")
     settings = stored_settings(content["settings"])

@@ -7,8 +7,8 @@ from ``(seed, step, view)`` alone, so that a resumed run, another device or anot
 Levels stay floating-point numbers where Pillow cuts them to bytes after every operation, and that is all the difference
 to Pillow there is, but for hue, of which Pillow keeps 8 bits.  The largest differences, in levels of 255, on noise and
 on photographs: crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.5, hue 17 (0.3 on
-average on photographs).  ``tests/training/test_training_pixels.py`` holds each.  With TF32 products, a GPU adds up to
-half a level to crops and blurs.
+average on photographs).  The tests and the audit page of the chapter on training hold them.  With TF32 products, a GPU adds up
+to half a level to crops and blurs.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ def draws(count: int, seed: int, step: int, view: int) -> Tensor:
     Row i does not depend on ``count``, nor any on the pipeline, so that two can be compared image by image.  With several
     processes, each takes its rows of the global batch's.
     """
-    whole = [require_whole(name, n, least=0) for name, n in {"seed": seed, "step": step, "view": view}.items()]
-    key = np.random.SeedSequence([*whole, *b"augment"])
+    key = np.random.SeedSequence([seed, step, view, *b"augment"])
     return torch.from_numpy(np.random.Generator(np.random.Philox(key)).random((count, NUMBERS), dtype=np.float32))
 
 
@@ -156,7 +155,7 @@ def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int 
     """Return one random view of each image, as float32 ``(B, C, size, size)`` from pixels ``(B, C, H, W)``.
 
     It depends only on the pixels, ``seed``, ``step`` (the batch's number) and ``view`` (the view's number).  Pixels are uint8, or
-    floating in [0, 1]; raises ValueError for others, and TypeError for what is no :class:`Pipeline`.
+    floating in [0, 1]; raises ValueError for others.
 
     >>> images = torch.zeros(8, 3, 32, 32, dtype=torch.uint8)
     >>> random_view(images, PIPELINES["cifar10"], seed=1, view=0).shape
@@ -235,19 +234,15 @@ def _normalised(levels: Tensor, pipeline: Pipeline) -> Tensor:
 
 
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
-    """Raise TypeError for what is no pipeline, and ValueError for pixels that it can't take.
+    """Raise ValueError for pixels that the pipeline can't take.
 
-    Of bytes taken for shares of 1, or of channels that have another's mean, the views would be silently wrong.
+    Of integers taken for shares of 1, or of channels that have another's mean, the views would be silently wrong.
     """
-    if not isinstance(pipeline, Pipeline):
-        raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {pipeline!r}")
-    if not isinstance(pixels, Tensor) or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or not len(pixels):
-        found = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
-        raise ValueError(f"pixels must be a tensor (B, C, H, W) of 1 or 3 channels and B > 0, got {found}")
-    if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
-        raise ValueError(f"pixels must be uint8, or floating in [0, 1], got {pixels.dtype}")
-    if len(pipeline.mean) not in (0, pixels.shape[1]):
-        raise ValueError(f"pixels must have {len(pipeline.mean)} channels, as mean has, got {pixels.shape[1]}")
+    known = pixels.dtype == torch.uint8 or pixels.is_floating_point()
+    channels = (len(pipeline.mean),) if pipeline.mean else (1, 3)
+    if not (known and pixels.ndim == 4 and len(pixels) and pixels.shape[1] in channels):
+        wanted = f"{len(pipeline.mean) or '1 or 3'} channels and B > 0, uint8, or floating in [0, 1]"
+        raise ValueError(f"pixels must be (B, C, H, W) of {wanted}, got {pixels.dtype} {tuple(pixels.shape)}")
 
 
 # --- colour jitter ---------------------------------------------------------------------------------------------------
@@ -381,13 +376,8 @@ def boxes(numbers: Tensor, height: int, width: int, scale: tuple[float, float], 
     fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
     first = fits.to(torch.uint8).argmax(1, keepdim=True)  # 0 also where none fits
     some = fits.gather(1, first)[:, 0]
-    central_height, central_width = height, width  # unless the image is narrower or wider than ratios allow
-    if width < min(ratio) * height:
-        central_height = round(width / min(ratio))
-    elif width > max(ratio) * height:
-        central_width = round(height * max(ratio))
-    h = torch.where(some, tall.gather(1, first)[:, 0], central_height)
-    w = torch.where(some, wide.gather(1, first)[:, 0], central_width)
+    h = torch.where(some, tall.gather(1, first)[:, 0], min(height, round(width / min(ratio))))
+    w = torch.where(some, wide.gather(1, first)[:, 0], min(width, round(height * max(ratio))))
     down, right = height - h, width - w
     top = torch.where(some, torch.minimum((u[:, -2] * (down + 1)).floor(), down), down.div(2).floor())
     left = torch.where(some, torch.minimum((u[:, -1] * (right + 1)).floor(), right), right.div(2).floor())

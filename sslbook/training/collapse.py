@@ -60,8 +60,6 @@ def measure(step: Step, settings: Settings) -> dict[str, float]:
         encoder, projector = copied(nn.ModuleList([step.model.encoder, step.model.projector]))
         for view in VIEWS:
             drawn = draws(count, settings.seed, 0, view).split(size)
-            if step.own_views is not None:
-                drawn = tuple(torch.tensor(len(VIEWS) * number + view) for number in range(len(parts)))
             features.append(torch.cat([encoder(step.view(*part)).float() for part in zip(parts, drawn, strict=True)]))
             embeddings.append(torch.cat([projector(part) for part in features[-1].split(size)]))
     (h, _), (z, other) = features, embeddings

@@ -73,7 +73,7 @@ def embed(
     features: a function from ``(B, C, size, size)`` to ``(B, F)``, or a module, of which a copy runs in evaluation mode.
     device: by default, the device of a module's weights, or otherwise the CPU.
 
-    Raises TypeError for a ``pipeline`` of another type, and ValueError if there are no images.
+    Raises ValueError if there are no images.
 
     >>> images = Dataset(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64), "black", 1)
     >>> embed(nn.Flatten(), images, Pipeline(8)).shape
@@ -96,16 +96,6 @@ def _unit(z: Tensor) -> Tensor:
     First it is divided by its largest entry: the square of that quotient's norm, from 1 to F, no dtype loses.
     """
     return F.normalize(z / z.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny), dim=-1)
-
-
-@torch.no_grad()
-def nearest(train: Tensor, queries: Tensor, count: int) -> Tensor:
-    """The numbers of the ``count`` rows of ``train (M, F)`` of largest cosine to each of ``queries (N, F)``: ``(N, count)``.
-
-    >>> nearest(torch.eye(3), torch.tensor([[0.0, 2.0, 1.0]]), 2)  # nearest first
-    tensor([[1, 2]])
-    """
-    return (_unit(queries) @ _unit(train).T).topk(count, dim=1).indices
 
 
 @anywhere
@@ -139,9 +129,9 @@ def knn_accuracy(
     rows = max(1, SIMILARITIES // len(train_features))
     neighbours, queries = _unit(train_features), _unit(test_features)
     for block, answers in zip(queries.split(rows), truth.split(rows), strict=True):
-        cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
+        cosine, near = (block @ neighbours.T).topk(k, dim=1, sorted=False)
         weights = ((cosine - cosine.amax(1, keepdim=True)) / temperature).exp()
-        votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[nearest], weights)
+        votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[near], weights)
         right += (votes.argmax(1) == answers).sum()
     return right.item() / len(test_features)
 

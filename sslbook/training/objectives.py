@@ -122,10 +122,6 @@ ARGUMENTS = frozenset(chain.from_iterable(TAKES.values()))
 OBJECTIVES: dict[str, Callable[..., Tensor]] = {name: partial(of_views, name=name) for name in OF_VIEWS}
 OBJECTIVES |= {"exact": exact, "beta": beta, "byol": byol}
 """By name: functions of outputs, and of the settings that they take by keyword."""
-BOUNDS: dict[str, dict[str, float]] = {
-    **{name: {"above": 0} for name in ("temperature", "mu")},
-    **{name: {"least": 0} for name in ("margin", "weight", "variance", "invariance", "covariance")},
-}
 CHOICES = {"weights": ("augmented", "clean", "further"), "over": ("mean", "sum"), "form": ("released", "printed")}
 
 
@@ -135,17 +131,17 @@ def checked(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises ValueError for a name or a setting that there is not, and ValueError or TypeError for a value that is not allowed.
     """
     require_one_of("objective", name, OBJECTIVES)
-    allowed, found = TAKES[name], {}
+    allowed, found = TAKES[name], dict[str, Any](settings)
     for setting, value in settings.items():
         if setting not in allowed:
             raise ValueError(f"{name} takes {', '.join(allowed) or 'no settings'}, got {setting!r}")
         if isinstance(allowed[setting], float):
-            value = float(require_number(setting, value, **BOUNDS.get(setting, {})))
+            bounds = {"above": 0} if setting in ("temperature", "mu") else {}
+            found[setting] = float(require_number(setting, value, **bounds))
         elif isinstance(allowed[setting], str):
             require_one_of(setting, value, CHOICES[setting])
         elif not isinstance(value, bool):
             raise TypeError(f"{setting} must be true or false, got {value!r}")
-        found[setting] = value
     if name == "beta" and {**allowed, **found}["form"] == "released" and found.get("beta", 0.0) <= -1:
         raise ValueError(f"beta must be above -1, since the released loss divides by 1 + beta, got {found['beta']}")
     return found

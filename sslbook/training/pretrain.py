@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import is_lazy
 
 from sslbook._ambient import anywhere, copied, in_float32, put_back, seeded, unwrapped_name, warn
 from sslbook._check import unknown
@@ -31,7 +29,7 @@ from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, sees
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
 from sslbook.training.run.settings import Settings, stored_settings, with_values
-from sslbook.training.run.step import Views, labelled
+from sslbook.training.run.step import Views
 from sslbook.training.run.trainer import History, train
 
 METHODS: dict[str, tuple[str, Networks]] = {
@@ -142,74 +140,40 @@ def pretrain(
     # Images, and those whose accuracy is measured along the way.
     data, tests = read_images(images, labels, size=size), None
     pipeline = simclr_views(data) if pipeline is None else pipeline
-    place = [] if folder is None else [below := user_path(folder).resolve(), *below.parents]
-    if isinstance(images, (str, Path)) and user_path(images).resolve() in place:
-        warn(f"folder={folder} puts the run's files among the pictures of {images}")
     if val is not None:
         side = None if isinstance(val, (Dataset, Tensor, np.ndarray)) else size
         names = data.class_names or None if isinstance(val, (str, Path)) else None
-        whole = read_images(val, size=side, classes=names)
-        tests = labelled(whole, "val")
-        if missing := len(whole) - len(tests):
-            warn(f"{missing} of the {len(whole)} images of val have no class, and are left out")
-        kinds = [(part.class_names, *part.pixels.shape[1:]) for part in (labelled(data, "images"), tests)]
-        if kinds[0] != kinds[1]:
-            hint = "; read_images(val, classes=images.class_names) takes classes that images alone has"
-            raise ValueError("val must have the classes and the size of images, {}, got {}".format(*kinds) + hint)
+        tests = read_images(val, size=side, classes=names)
 
     # Settings: the caller's, the method's, and this function's defaults.
     name, towers = METHODS["simclr"] if loss is not None else METHODS.get(title, (title, Networks()))
-    wanted = {"schedule": "cosine", "shuffle": True, "evaluate": None, "networks": towers}
-    wanted |= {"objective": name, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed, **settings}
-    if isinstance(given := wanted["networks"], Networks):
-        wanted["networks"] = replace(
-            given, predictor=given.predictor or towers.predictor, target=given.target or towers.target
-        )
-    run = with_values(Settings(), wanted)
+    sizes = settings.pop("networks", towers)
+    sizes = replace(sizes, predictor=sizes.predictor or towers.predictor, target=sizes.target or towers.target)
+    wanted = {"objective": name, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed, "networks": sizes}
+    run = with_values(Settings(schedule="cosine", shuffle=True), wanted | settings)
     if run.batch > len(data):
         if run.batch != 256:  # which nobody may have asked for
             warn(f"batch={run.batch} is cut to the {len(data)} images that there are")
         run = replace(run, batch=len(data))
-    steps, left_out = divmod(len(data), run.batch)
-    if run.drop_last and left_out >= len(data) / 10:
-        epoch = f"{steps} step{'s' * (steps > 1)} of {run.batch} images, and leaves {left_out} of {len(data)} out"
-        warn(f"an epoch is {epoch}; batch={max(len(data) // (4 * steps), 2)} makes more of them")
-    if tests is None and run.probes:  # without val, ``evaluate`` still measures ranks and cosines
-        warn("probes measure nothing without val, which is labelled images")
 
     # The network with its first weights, and what else tells this run from another one in its folder.
     with in_float32(), seeded(run.seed):
-        encoder = _made(backbone)
+        encoder = backbone if isinstance(backbone, nn.Module) else backbone()
+        if not any(weights.requires_grad for weights in encoder.parameters()):
+            raise ValueError(f"backbone must have parameters to train, and this {type(encoder).__name__} has none")
         features = _features(encoder, data, pipeline)
-        if views is not None:
-            two, shape = data.pixels[:2], plain(data.pixels[:2], pipeline).shape
-            seen = views(two.float() / 255, torch.Generator())
-            if getattr(seen, "shape", None) != shape or not seen.is_floating_point():
-                told = f"floating {tuple(shape)}, as pipeline=Pipeline({pipeline.size}) has them in evaluation"
-                raise ValueError(f"views must make of two pictures {told}, got {getattr(seen, 'shape', seen)}")
-
     parts = {"images": data.pixels} | ({"labels": data.labels} if sees(run.objective) == "labels" else {})
     own = {name: hashlib.sha256(part.contiguous().numpy().data).hexdigest() for name, part in parts.items()}
     own |= {part: _name(function) for part, function in (("views", views), ("loss", loss)) if function is not None}
     run = replace(run, own={**own, "shape": list(data.pixels.shape), "pipeline": asdict(pipeline)})
+    given: dict[str, Any] = {"backbone": (encoder, features), "pipeline": pipeline, "views": views, "loss": loss}
+    told: dict[str, Any] = {"on_epoch": on_epoch, "tensorboard": tensorboard, "quiet": quiet, "name": title}
     try:
         with tempfile.TemporaryDirectory() as scratch, seeded(run.seed), put_back(encoder, numbers=False):
             if not encoder.training:  # else parts of it may be in evaluation mode, as the caller wants them
                 encoder.train()
-            result = train(
-                run,
-                Path(scratch) if folder is None else user_path(folder),
-                on_epoch=on_epoch,
-                data=(data, tests),
-                backbone=(encoder, features),
-                pipeline=pipeline,
-                views=views,
-                loss=loss,
-                device=device,
-                tensorboard=tensorboard,
-                quiet=quiet,
-                name=title,
-            )
+            place = Path(scratch) if folder is None else user_path(folder)
+            result = train(run, place, device=device, data=(data, tests), **given, **told)
     except KeyboardInterrupt:
         left = "nothing is kept without folder=" if folder is None else "the same call goes on from the last checkpoint"
         print(f"{title}: stopped; {left}", file=sys.stderr, flush=True)
@@ -237,7 +201,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     True
     """
     place = user_path(folder)
-    content = checkpoints.latest(place, warn) if place.is_dir() else None
+    content = checkpoints.latest(place)
     if content is None:
         below = min(place.glob("*/step-*.pt"), default=None)  # where `sslbook train --folder` keeps its runs
         hint = f": did you mean {below.parent}?" if below else ""
@@ -248,7 +212,8 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
         raise ValueError(f"{place} trained {'a network of your own' if settings.own else 'a ResNet-18'}: {needs}")
     inputs = content["model"]["projector.linears.0.weight"].shape[1]
     with in_float32(), seeded(settings.seed):
-        encoder = _made(backbone) if settings.own else build(settings.networks, settings.seed).encoder
+        encoder = build(settings.networks, settings.seed).encoder if backbone is None else backbone
+        encoder = encoder if isinstance(encoder, nn.Module) else encoder()
         projector = Siamese(replace(settings.networks, target=None), nn.Identity(), inputs).projector
     parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "projector": {}}
     for name, value in content["model"].items():
@@ -280,19 +245,6 @@ def _name(function: Any) -> str:
     return getattr(inner, "__qualname__", type(inner).__name__) + str(getattr(function, "keywords", ""))
 
 
-def _made(backbone: object) -> nn.Module:
-    """The caller's network: the module itself, or what a function makes, whose first weights are then a function of the seed.
-
-    Raises TypeError for what is no module, and ValueError where nothing could be trained.
-    """
-    made = backbone() if callable(backbone) and not isinstance(backbone, nn.Module) else backbone
-    if not isinstance(made, nn.Module):
-        raise TypeError(f"backbone must be a torch.nn.Module, or a function that makes one, got {type(made).__name__}")
-    if not any(weights.requires_grad for weights in made.parameters()):
-        raise ValueError(f"backbone must have parameters to train, and this {type(made).__name__} has none")
-    return made
-
-
 @torch.no_grad()
 def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
     """How many features the backbone gives of an image; lazy layers get their weights.
@@ -301,25 +253,19 @@ def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
     else each process would go by its own part.  Raises ValueError there, and for anything but float32 features ``(N, F)``.
     """
     two = plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
-    net = backbone if any(map(is_lazy, chain(backbone.parameters(), backbone.buffers()))) else copied(backbone)
-    modes, got = {part: part.training for part in net.modules()}, f"images {two.dtype} {tuple(two.shape)}"
+    modes = {part: part.training for part in backbone.modules()}
     try:
-        found = net.eval()(two)
-    except Exception as error:  # whatever a network of the caller's may raise
-        raise ValueError(f"backbone can't take {got}: {error}") from error
+        found = backbone.eval()(two)
     finally:
         for part, mode in modes.items():
             part.training = mode
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(two) or found.dtype != two.dtype:
         form = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"backbone must map {got} to float32 features ({len(two)}, F), got {form}")
+        raise ValueError(f"backbone must map images {tuple(two.shape)} to float32 features ({len(two)}, F), got {form}")
     if "WORLD_SIZE" in os.environ:
-        alone = copied(backbone)
-        if not alone.training:
-            alone.train()
+        alone, rows = copied(backbone), []
         for part in alone.modules():
-            part.training = part.training and not isinstance(part, _NormBase | BatchNorm)
-        rows = []
+            part.training = not isinstance(part, _NormBase | BatchNorm)
         for others in (two, torch.stack([two[0], -two[1]])):
             torch.manual_seed(0)
             rows.append(alone(others)[0])

@@ -20,9 +20,8 @@ import torch
 
 from sslbook._check import counted, installing, positive
 from sslbook._files import runs_folder, write_text
-from sslbook.training.presets.papers import EPOCHS, IMAGES, ROWS, Run, preset_of, presets, run_of, without
+from sslbook.training.presets.papers import EPOCHS, IMAGES, ROWS, Run, presets, run_of
 from sslbook.training.run.checkpoints import Busy, Diverged, Row, read_result
-from sslbook.training.run.settings import Refused
 from sslbook.training.run.step import load_data
 from sslchapters import tables as form
 from sslchapters.data_files import require_writable
@@ -117,7 +116,6 @@ def runs_of(
     sheet: PaperTable, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()
 ) -> list[Run]:
     """The runs that a table needs, each once: to the last column that it is for, or to ``epochs``."""
-    changes = without("epochs", changes)
     last = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: cell.epochs)}
     names = dict.fromkeys(cell.preset for cell in sheet.cells)
     runs = [run_of(name, seed=0, epochs=min(epochs or last[name], last[name]), changes=changes) for name in names]
@@ -149,7 +147,7 @@ def lines(
         rows = [own or _at(past.get("rows", []), at) for own, past in zip(here, known, strict=True)]
         best, final = ([row[measure] for row in rows if row] for measure in ("linear_best", "linear"))
         lost = [run.diverged(root) or past.get("diverged", "") for run, past in zip(mine, known, strict=True)]
-        same = all(run.settings.hash() == preset_of(run.name).settings.hash() for run in mine)
+        same = all(run.settings.hash() == presets()[run.name].settings.hash() for run in mine)
         found.append(Line(cell, at, best, final, same, tuple(filter(None, lost)), rows != here))
     return found
 
@@ -274,14 +272,14 @@ def submit(
     hours: the longest that a job may take, 24 by default, and no end on this machine.  sbatch: more of its options, such as
     ``partition=gpu``, which overrule these.  options: of ``trainer.train``.
 
-    Raises Refused, a ValueError, without submitit or Slurm, or if Slurm refuses the jobs.
+    Raises ValueError without submitit or Slurm, or if Slurm refuses the jobs.
     """
     if cluster == "slurm" and shutil.which("sbatch") is None:
-        raise Refused("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
+        raise ValueError("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
     try:
         import submitit
     except ImportError:
-        raise Refused(f"submitit is not installed: {installing('train')}") from None
+        raise ValueError(f"submitit is not installed: {installing('train')}") from None
     waiting, slurm = [run for run in runs if not run.finished(root)], cluster == "slurm"
     executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
     executor.update_parameters(name="sslbook", timeout_min=60 * (hours or (24 if slurm else 24 * 365)))
@@ -308,7 +306,7 @@ def submit(
         with executor.batch():
             jobs = [executor.submit(work) for work in works]
     except submitit.core.utils.FailedJobError as error:
-        raise Refused(f"Slurm refused the jobs: {str(error).strip()}") from None
+        raise ValueError(f"Slurm refused the jobs: {str(error).strip()}") from None
     for run, job in zip(waiting, jobs, strict=True) if slurm else ():
         write_text(run.folder(root) / JOB, f"{job.job_id}\n")
     return jobs

@@ -124,10 +124,10 @@ def resumed_apart(seed: int) -> dict[str, float]:
             if name != "whole":
                 train(settings, folder, stop_after=2, data=data, device="cpu", quiet=True)
             if name.startswith("broken"):
-                content = checkpoints.latest(folder, lambda text: None)
+                content = checkpoints.latest(folder)
                 assert content is not None
                 content["optimizer"]["state"] = {}
-                checkpoints.save(folder, content["step"], content)
+                checkpoints.save(folder, content)
             ends[name] = train(settings, folder, data=data, device="cpu", quiet=True).model.state_dict()
     whole = ends.pop("whole")
     return {

@@ -23,7 +23,7 @@ from sslbook._machine import cores
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.training.augment import PIPELINES
-from sslbook.training.evaluate import embed, mean_cosine, nearest, report
+from sslbook.training.evaluate import embed, mean_cosine, report
 from sslbook.training.presets.papers import presets, with_changes
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import SUBSET_SEED, load_data
@@ -282,7 +282,7 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
     first = [int((asked.labels == label).nonzero()[0]) for label in range(min(QUERIES, asked.classes))]
     queries = asked.take(first)
     near, far = (embed(model.encoder, part, pipeline, device) for part in (queries, known))
-    kin = nearest(far, near, NEIGHBOURS).cpu()
+    kin = (F.normalize(near, dim=1) @ F.normalize(far, dim=1).T).topk(NEIGHBOURS, dim=1).indices.cpu()
     whole = len(datasets.load_dataset(settings.dataset, settings.split).pixels)
     place = datasets.choose(whole, settings.subset, SUBSET_SEED)
     kernel = next(weights for weights in model.encoder.parameters() if weights.ndim == 4)

@@ -29,12 +29,3 @@ def test_a_missed_bar_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> No
     rows = [Row("a", "even", 2.0, "s", 2.0), Row("a", "much", 9.0, "x", 8.0), Row("b", "no", math.nan, "", 1)]
     assert [report(rows), report(rows[:1])] == [1, 0]
     assert "1 of 3 bars are met." in capsys.readouterr().out
-
-
-def test_the_error_sees_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, views = bench.population((4,), 3, 2, 0, torch.float64)
-    op = covariance_operator(mlp((4, 5, 2)), "0", views)
-    assert bench.product_error(op) < 1e-13
-    right = CovarianceOperator.matmat
-    monkeypatch.setattr(CovarianceOperator, "matmat", lambda self, m, **named: right(self, m, **named) * (1 + 1e-9))
-    assert 1e-11 < bench.product_error(op) < 1e-8

@@ -85,7 +85,7 @@ def test_a_job_that_is_out_of_time_is_queued_again_and_ends_its_run_as_it_would_
     worker.suspend()
     time.sleep(SAVE_SECONDS + 1)
     worker.resume()
-    until(lambda: checkpoints.kept(run.folder(root)))
+    until(lambda: checkpoints.latest(run.folder(root)))
     worker.send_signal(signal.SIGUSR2)
     assert cluster.collect([job]) == []
     assert "going on after step" in job.paths.stderr.read_text()

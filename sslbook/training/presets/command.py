@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sslbook._check import positive, seed
+from sslbook._check import positive, seed, unknown
 from sslbook._files import runs_folder
-from sslbook._machine import GOES_ON, cores, end_with_parent, free
-from sslbook.training.presets.papers import Run, preset_of, presets, run_of, values_of
+from sslbook._machine import GOES_ON, cores, device, end_with_parent, free
+from sslbook.training.objectives import TAKES
+from sslbook.training.presets.papers import Run, presets, run_of
 from sslbook.training.run import distributed
 from sslbook.training.run.checkpoints import Diverged
-from sslbook.training.run.settings import Refused
+from sslbook.training.run.settings import flat
 from sslbook.training.run.step import load_data
 from sslbook.training.run.trainer import train
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--again", action="store_true", help="begin anew, although there are checkpoints")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard too")
     add("--folder", type=Path, metavar="DIR", help="where runs lie (default: SSLBOOK_RUNS, else runs)")
-    add("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
+    add("--device", type=device, metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
     add("--download", action="store_true", help="fetch the images if they are not here")
     add("--quiet", action="store_true", help="say nothing while it runs")
     options = parser.parse_args(arguments)
@@ -69,21 +70,24 @@ def main(arguments: Sequence[str]) -> int:
             if options.download:
                 load_data(run.settings, download=True)
             return start_processes(options.ranks, arguments)
-    except ValueError as error:
-        parser.error(str(error))
-    try:
         return train_one(run, root, options)
-    except Refused as error:  # any other ValueError is a mistake of the program
+    except ValueError as error:
         parser.error(str(error))
 
 
 def listing(words: Sequence[str]) -> str:
-    """A line for each preset that has all words in its name or its table's; of one preset, what it is and what can be changed."""
-    if len(words) == 1 and words[0] in presets():
-        preset = presets()[words[0]]
-        values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
-        head = f"  To train it: sslbook train {preset.name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
-        return "\n".join([preset.text(), head, *(f"    {key}={value}" for key, value in values.items())])
+    """A line for each preset that has all words in its name or its table's; of one preset, what it is and what can be changed.
+
+    That is all that ``--set`` can change, as it takes it, with the present values.
+    """
+    if len(words) == 1 and (preset := presets().get(words[0])):
+        lines = [preset.text(), f"  To train it: sslbook train {preset.name} --seed 1"]
+        lines += ["  What --set KEY=VALUE changes, and its values:"]
+        for name, value in {**TAKES[preset.settings.objective], **flat(preset.settings.as_json())}.items():
+            parts = value if isinstance(value, list) else [value]
+            texts = (str(part).lower() if part is None or isinstance(part, bool) else str(part) for part in parts)
+            lines += [f"    {name}={','.join(texts) or 'none'}"] if name not in ("seed", "epochs") else []
+        return "\n".join(lines)
     tables: dict[str, list[str]] = {}
     wide = max(map(len, presets()))
     for preset in presets().values():
@@ -91,7 +95,7 @@ def listing(words: Sequence[str]) -> str:
         if all(word.casefold() in f"{table} {preset.name}".casefold() for word in words):
             tables.setdefault(f"{table}:", []).append(f"{preset.name:<{wide}}  {preset.what}")
     if not tables:
-        preset_of(" ".join(words))
+        raise unknown("preset", " ".join(words), presets())
     last = "For a run's settings and time: sslbook train NAME --list"
     return "\n".join([*(line for table, below in tables.items() for line in (table, *below)), last])
 
@@ -132,28 +136,25 @@ def train_one(run: Run, root: Path, options: argparse.Namespace) -> int:
     try:
         if first and not options.quiet:
             changed = f"\n  Changed: {', '.join(options.changes)}." if options.changes else ""
-            print(f"{preset_of(run.name).text()}{changed}\nIn {folder}", flush=True)
+            print(f"{presets()[run.name].text()}{changed}\nIn {folder}", flush=True)
         how = {name: getattr(options, name) for name in ("device", "download", "tensorboard", "quiet")}
         result = train(run.settings, folder, resume=not options.again, name=run.name, **how)
         ended = True
     except Diverged as error:
         print(f"sslbook train: {error} (in {folder})", file=sys.stderr)
         return 1
-    except RuntimeError as error:
-        if not distributed.lost_another(error):
-            raise
+    except distributed.Lost as error:
         time.sleep(GRACE_SECONDS)
-        print(f"sslbook train: another process of this run has ended ({error}); {GOES_ON}", file=sys.stderr)
+        print(f"sslbook train: {error}", file=sys.stderr)
         return 1
     finally:
         distributed.leave(together=ended)
     if first:
         begun, last = result.rows[0], result.rows[-1]
-        said = [f"{last['seconds']:.0f} s"]
-        if last.get("linear") is not None:
-            said.insert(0, f"linear {100 * last['linear']:.2f} % (best {100 * last['linear_best']:.2f} %)")
-        if begun.get("knn") is not None and last.get("knn") is not None and last is not begun:
+        if "knn" in begun and "knn" in last and last is not begun:
             before, after = 100 * begun["knn"], 100 * last["knn"]
-            said.insert(0, f"k-NN {before:.2f} % before, {after:.2f} % after {last['epoch']} epochs")
-        print("; ".join(said))
+            print(f"k-NN {before:.2f} % before, {after:.2f} % after {last['epoch']} epochs", end="; ")
+        if last.get("linear") is not None:
+            print(f"linear {100 * last['linear']:.2f} % (best {100 * last['linear_best']:.2f} %)", end="; ")
+        print(f"{last['seconds']:.0f} s")
     return 0

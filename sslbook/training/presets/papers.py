@@ -18,15 +18,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sslbook._check import nearest
+from sslbook._check import unknown
 from sslbook.networks.siamese import Networks
-from sslbook.training.objectives import TAKES
 from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
-from sslbook.training.run.settings import Settings, flat, with_values
+from sslbook.training.run.settings import Settings, with_values
 from sslbook.training.run.trainer import train
 
 EPOCHS = (100, 300, 500)
@@ -34,6 +32,8 @@ EPOCHS = (100, 300, 500)
 IMAGES = {"cifar10": "CIFAR-10", "stl10": "STL-10"}
 SECONDS = {"cifar10": 3.0, "stl10": 3.8}
 """Estimated seconds of an epoch on one H200: for CIFAR-10 what we ask of it, for STL-10 that by its arithmetic."""
+WORDS = {"none": None, "null": None, "true": True, "false": False}
+"""Values that a command line writes as words, in any case."""
 TARGET = 4 / 3
 """An epoch with a target tower, whose forward passes come on top, in epochs without one."""
 with Path(__file__).with_name("papers.tsv").open(encoding="utf-8") as _rows:
@@ -41,28 +41,16 @@ with Path(__file__).with_name("papers.tsv").open(encoding="utf-8") as _rows:
 """The rows of the papers' tables on either data set: ``name``, ``tables``, ``what`` and ``changes``."""
 
 
-def simclr_settings(data: str) -> Settings:
-    """The released SimCLR on "cifar10", or on "stl10" with its unlabelled images; 500 epochs, probed after 100 and 300 too."""
-    stl = data == "stl10"
-    split, stem, lr = ("train+unlabeled", "stl", 1e-3) if stl else ("train", "cifar", 1e-2)
-    images: dict[str, Any] = {"dataset": data, "split": split, "pipeline": data, "networks": Networks(stem=stem)}
-    return Settings(**images, loss_kwargs={"temperature": 0.5}, lr=lr, epochs=EPOCHS[-1], probes=EPOCHS)
-
-
-def byol_settings(simclr: Settings) -> Settings:
-    """The released BYOL, but for its symmetric predictor, on the images and with the encoder of ``simclr``; 100 epochs."""
-    networks = replace(simclr.networks, predictor=2, target="ema", target_init="own")
-    descent: dict[str, Any] = {"optimizer": "sgd", "lr": 0.03, "weight_decay": 4e-4, "schedule": "constant"}
-    order: dict[str, Any] = {"shuffle": True, "drop_last": False, "epochs": 100, "probes": (100,)}
-    return replace(simclr, networks=networks, objective="byol", loss_kwargs={}, **descent, **order)
-
-
+TOWERS: dict[str, Any] = {"predictor": 2, "target": "ema", "target_init": "own"}
+BYOL: dict[str, Any] = {"objective": "byol", "loss_kwargs": {}, "shuffle": True, "drop_last": False}
+BYOL |= {"optimizer": "sgd", "lr": 0.03, "weight_decay": 4e-4, "schedule": "constant", "epochs": 100, "probes": (100,)}
+"""What the released BYOL, but for its symmetric predictor, changes of SimCLR on the same images with the same encoder."""
 TINY = Networks(width=8, projector_hidden=64, projector_out=32, channels=1)
 SHORT: dict[str, Any] = {"loss_kwargs": {"temperature": 0.5}, "shuffle": True}
 DIGITS = Settings(dataset="digits", pipeline="digits", networks=TINY, lr=5e-3, schedule="cosine", epochs=20, **SHORT)
 # the released SGD at a rate of 0.1 ended with an effective rank of 1.4, and k-NN at 34 %
 ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 2e-3, "weight_decay": 0.0, "batch": 64, "ema": 0.97}
-DIGITS_BYOL = replace(byol_settings(DIGITS), **ADAM, epochs=20, probes=())
+DIGITS_BYOL = replace(DIGITS, networks=replace(TINY, **TOWERS), **{**BYOL, **ADAM, "epochs": 20, "probes": ()})
 # the released rate of full runs, 0.01, learns half as much in so few steps
 SMALL = Settings(subset=5000, networks=Networks(width=16), lr=1e-3, schedule="constant", epochs=10, **SHORT)
 
@@ -103,26 +91,17 @@ def presets() -> Mapping[str, Preset]:
     small = "SimCLR with InfoNCE and a small network on 5,000 images of CIFAR-10, in minutes on two CPU cores"
     found = [Preset("digits-simclr-nce", f"SimCLR with InfoNCE {digits}", DIGITS)]
     found += [Preset("digits-byol", f"BYOL {digits}", DIGITS_BYOL), Preset("cifar10-small", small, SMALL)]
-    for (data, title), method in product(IMAGES.items(), ("simclr", "byol")):
-        base = simclr_settings(data) if method == "simclr" else byol_settings(simclr_settings(data))
-        for row in (row for row in ROWS if row["name"].startswith(method)):
+    for data, title in IMAGES.items():
+        split, stem, lr = ("train+unlabeled", "stl", 1e-3) if data == "stl10" else ("train", "cifar", 1e-2)
+        images: dict[str, Any] = {"dataset": data, "split": split, "pipeline": data, "networks": Networks(stem=stem)}
+        simclr = Settings(**images, loss_kwargs={"temperature": 0.5}, lr=lr, epochs=EPOCHS[-1], probes=EPOCHS)
+        byol = replace(simclr, networks=Networks(stem=stem, **TOWERS), **BYOL)
+        for row in ROWS:
             tables = [f"{table}-{data}-resnet18" if table[0] == "B" else table for table in row["tables"].split()]
-            settings = with_changes(base, row["changes"].split())
+            released = byol if row["name"].startswith("byol") else simclr
+            settings = with_changes(released, row["changes"].split())
             found.append(Preset(f"{data}-{row['name']}", f"{row['what']}, on {title}", settings, tuple(tables)))
     return {preset.name: preset for preset in found}
-
-
-def preset_of(name: str) -> Preset:
-    """A preset by its name; raises ValueError, with the nearest names, where there is none.
-
-    >>> preset_of("digits-byol").settings.objective
-    'byol'
-    """
-    if name not in presets():
-        near = nearest(name, presets())
-        hint = f"did you mean {', '.join(near)}?" if near else "sslbook train --list shows them"
-        raise ValueError(f"there is no preset {name!r}; {hint}")
-    return presets()[name]
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -150,9 +129,8 @@ class Run:
         return root / self.slug
 
     def rows(self, root: Path) -> list[Row]:
-        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise; raises as `read_result`."""
-        content = read_result(self.folder(root))
-        return [] if content is None else list(content["rows"])
+        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise."""
+        return list((read_result(self.folder(root)) or {"rows": []})["rows"])
 
     def finished(self, root: Path) -> bool:
         """Whether a table could show it: the linear protocol was run after its last epoch and after all that ``probes`` names."""
@@ -173,23 +151,19 @@ class Run:
 def run_of(name: str, *, seed: int, epochs: int | None = None, changes: Iterable[str] = ()) -> Run:
     """The run of a preset with some ``key=value`` changed; fewer epochs than the preset's leave out its later probes.
 
-    Raises ValueError for an unknown name, with the nearest, and for changes that are not allowed.
+    Raises ValueError for an unknown name, with the nearest, and for changes that are not allowed: ``--seed 1 --set seed=2`` would
+    have to mean one of them.
     """
-    settings = preset_of(name).settings
-    settings = with_changes(replace(settings, epochs=epochs or settings.epochs), without("seed", changes))
+    if name not in presets():
+        raise unknown("preset", name, presets())
+    changes = list(changes)
+    taken = {"seed", "epochs"} if epochs else {"seed"}
+    if twice := taken & {change.partition("=")[0].strip() for change in changes}:
+        raise ValueError(f"{min(twice)} is given by --{min(twice)}, not by --set")
+    settings = presets()[name].settings
+    settings = with_changes(replace(settings, epochs=epochs or settings.epochs), changes)
     kept = tuple(epoch for epoch in settings.probes if epoch <= settings.epochs)
     return Run(name, replace(settings, seed=seed, probes=kept))
-
-
-def without(name: str, changes: Iterable[str]) -> list[str]:
-    """The ``key=value`` changes as a list; raises ValueError where one sets ``name``, which has an option of its own.
-
-    Else ``--seed 1 --set seed=2`` would have to mean one of them.
-    """
-    changes = list(changes)
-    if any(change.partition("=")[0].strip() == name for change in changes):
-        raise ValueError(f"{name} is given by --{name}, not by --set")
-    return changes
 
 
 # --- settings as a command line writes them --------------------------------------------------------------------------
@@ -211,31 +185,12 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
             raise ValueError(f"a change must be of the form key=value, got {change!r}")
         if key in ("networks", "loss_kwargs"):
             raise ValueError(f"{key} can't be set as a whole, but by parts: networks.width=16, or temperature=0.2")
-        found[key] = _read(text)
+        values = []
+        for part in [text] if text.startswith("[") else filter(str.strip, text.split(",")):
+            word = part.strip()
+            try:
+                values.append(WORDS[word.lower()] if word.lower() in WORDS else json.loads(word))
+            except json.JSONDecodeError:
+                values.append(word)
+        found[key] = values[0] if len(values) == 1 else tuple(values)
     return with_values(settings, found)
-
-
-def _read(text: str) -> Any:
-    """The value that a word means: JSON, ``none``, a tuple where there are commas, or the word itself."""
-    if "," in text and not text.startswith("["):
-        return tuple(_read(part.strip()) for part in text.split(",") if part.strip())
-    word = text.lower().replace("none", "null")
-    try:
-        return json.loads(word if word in ("null", "true", "false") else text)
-    except json.JSONDecodeError:
-        return text
-
-
-def values_of(settings: Settings) -> dict[str, str]:
-    """Everything that :func:`with_changes` can set, as it takes it, with the present values.
-
-    >>> values_of(SMALL)["networks.projector_norm"], values_of(SMALL)["probes"]
-    ('normal,normal', 'none')
-    """
-    values = {**TAKES[settings.objective], **flat(settings.as_json())}
-    found = {}
-    for name, value in values.items():
-        parts = value if isinstance(value, list) else [value]
-        words = (str(part).lower() if part is None or isinstance(part, bool) else str(part) for part in parts)
-        found[name] = ",".join(words) or "none"
-    return found

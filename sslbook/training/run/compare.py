@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sslbook._files import runs_folder, user_path
+from sslbook._files import runs_folder
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
 from sslbook.training.run.settings import flat
@@ -29,22 +29,19 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table, and draw the curves if asked to."""
     parser = argparse.ArgumentParser(prog="sslbook runs", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="where runs lie (default: SSLBOOK_RUNS, else runs)")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw their curves over one another, as .png, .svg or .pdf"
-    )
+    told = "draw their curves over one another, as .png, .svg or .pdf"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=told)
     options = parser.parse_args(arguments)
-    root = runs_folder(None) if options.folder is None else user_path(options.folder)
-    found = read_runs(root)
-    if not found:
-        parser.error(f"{root} holds no run: a folder with result.json or a checkpoint, itself or below it")
-    for line in table(found):
-        print(line)
-    if options.plot is not None:
-        drawn = curves({name: rows for name, (_, rows, _) in found.items()})
-        try:
-            drawn.savefig(options.plot, bbox_inches="tight")
-        except ValueError as error:  # another ending
-            parser.error(f"--plot: {error}")
+    root = runs_folder(options.folder)
+    try:
+        found = read_runs(root)
+        if not found:
+            parser.error(f"{root} holds no run: a folder with result.json or a checkpoint, itself or below it")
+        print("\n".join(table(found)))
+        if options.plot is not None:
+            curves({name: rows for name, (_, rows, _) in found.items()}).savefig(options.plot, bbox_inches="tight")
+    except ValueError as error:  # a checkpoint that is damaged, or another ending of a picture
+        parser.error(str(error))
     return 0
 
 
@@ -53,13 +50,13 @@ def read_runs(root: Path) -> dict[str, tuple[dict[str, Any], list[Row], str]]:
     found = {}
     there = {
         path.parent
-        for pattern in (checkpoints.RESULT, "step-*.pt", checkpoints.DIVERGED)
+        for pattern in (checkpoints.RESULT, checkpoints.STEPS, checkpoints.DIVERGED)
         for path in root.rglob(pattern)
     }
     for folder in sorted(there):
         content = checkpoints.read_result(folder)
         state = "finished" if content else "stopped"
-        if content is None and (content := checkpoints.latest(folder, str)) is not None:
+        if content is None and (content := checkpoints.latest(folder)) is not None:
             content = {**content, **{part: json.loads(content[part]) for part in ("settings", "rows")}}
         if (folder / checkpoints.DIVERGED).exists():
             state = "diverged"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +22,13 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Outputs
+
+LOST = "closed by peer|reset by peer|Broken pipe|remote process exit"
+"""What gloo and nccl say where an exchange has failed because another process has ended."""
+
+
+class Lost(RuntimeError):
+    """Another process of the run has ended."""
 
 
 def rank() -> int:
@@ -84,16 +90,10 @@ def gather_outputs(outputs: Outputs) -> Outputs:
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace each parameter's gradient by its mean over the processes, in one exchange; call it after ``backward``.
-
-    Raises ValueError for a parameter without a gradient: the other processes would wait for it.
-    """
+    """Replace each parameter's gradient by its mean over the processes, in one exchange; call it after ``backward``."""
     if world() == 1:
         return
-    parameters = list(parameters)
     gradients = [weights.grad for weights in parameters if weights.grad is not None]
-    if len(gradients) < len(parameters):
-        raise ValueError("parameters must all have a gradient, since the processes exchange them together")
     dist.all_reduce(flat := torch.cat([gradient.reshape(-1) for gradient in gradients]))
     means = flat.div_(world()).split([gradient.numel() for gradient in gradients])
     for gradient, mean in zip(gradients, means, strict=True):
@@ -118,37 +118,21 @@ def share_batchnorm(module: nn.Module) -> nn.Module:
 def join(device: str | torch.device | None) -> torch.device:
     """The device of this process: the one named, or a GPU if there is one; under ``torchrun``, a GPU each.
 
-    There it also joins the other processes, over nccl on GPUs and else over gloo.  Raises ValueError for a device that is not
-    here, and for variables of ``torchrun`` that are missing.
+    There it also joins the other processes, over nccl on GPUs and else over gloo.  Raises ValueError for variables of ``torchrun``
+    that are missing.
     """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    together = "WORLD_SIZE" in os.environ
-    try:
-        place = torch.device(device or ("cuda" if gpus else "cpu"))
-    except RuntimeError:
-        place = torch.device("meta")
-    if together and place.type == "cuda":
-        device = place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    if place.type not in ("cpu", "cuda") or (place.type == "cuda" and (place.index or 0) >= gpus):
-        raise ValueError(f"device must be cpu, cuda or cuda:N, of {gpus} GPUs here, got {str(device)!r}")
-    if place == torch.device("cuda"):
-        place = torch.device("cuda", torch.cuda.current_device())
-    if together and place.type == "cuda":
+    place, together = (
+        torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
+        "WORLD_SIZE" in os.environ,
+    )
+    if place.type == "cuda" and together:
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(place)
+    elif place == torch.device("cuda"):
+        place = torch.device("cuda", torch.cuda.current_device())
     if together and not dist.is_initialized():
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     return place
-
-
-def wait_for_all() -> None:
-    """Wait until all processes have come here, as after a file that the first one writes for the others."""
-    if world() > 1:
-        dist.barrier()
-
-
-def lost_another(error: RuntimeError) -> bool:
-    """Whether an exchange has failed because another process has ended, which gloo and nccl say in words alone."""
-    return world() > 1 and bool(re.search("closed by peer|reset by peer|Broken pipe|remote process exit", str(error)))
 
 
 def leave(*, together: bool = True) -> None:

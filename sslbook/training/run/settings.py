@@ -34,14 +34,8 @@ REAL: dict[str, dict[str, float]] = {
 """Settings that are real numbers, and the bounds of each."""
 FREE = ("seed", "evaluate", "probes")
 """Settings that the hash leaves out: the seed is named beside it, and the others don't touch the weights."""
-WITHIN = ("networks", "loss_kwargs", "own")
-"""Settings that have parts; a command line sets these parts alone."""
 REPLACED = ("dataset", "split", "subset", "pipeline")
 """Settings that a run with its caller's own images has no use for, and those of the loss where that is the caller's too."""
-
-
-class Refused(ValueError):
-    """A run that can't be made here as it is asked for; not an error of the program."""
 
 
 @dataclass(frozen=True)
@@ -110,30 +104,24 @@ class Settings:
     def __post_init__(self) -> None:
         """Check each setting, make numbers Python's own, and lists tuples, as JSON and command lines don't have them."""
         keep_plain(self)
-        made: dict[str, Any] = {}
         for name, allowed in CHOICES.items():
             require_one_of(name, getattr(self, name), allowed)
         for name, least in WHOLE.items():
             if getattr(self, name) is not None or name not in ("subset", "evaluate"):
                 require_whole(name, getattr(self, name), least=least)
+        made: dict[str, Any] = {"loss_kwargs": checked(self.objective, self.loss_kwargs)}
         for name, bounds in REAL.items():
             if getattr(self, name) is not None or name != "ema_end":
                 made[name] = float(require_number(name, getattr(self, name), **bounds))
-        for name in ("betas", "probes"):
-            if not isinstance(getattr(self, name), tuple | list) or (name == "betas" and len(self.betas) != 2):
-                raise ValueError(f"{name} must be numbers, such as 0.9,0.999 or 100,300, got {getattr(self, name)!r}")
+        probes = self.probes if isinstance(self.probes, tuple | list) else (self.probes,)
+        made["probes"] = tuple(require_whole("probes", epoch, least=1) for epoch in probes if epoch is not None)
         made["betas"] = tuple(float(require_number("betas", beta, least=0, below=1)) for beta in self.betas)
-        made["probes"] = tuple(require_whole("probes", epoch, least=1) for epoch in self.probes)
-        for name, kind in (("shuffle", bool), ("drop_last", bool), ("symmetric", bool), ("networks", Networks)):
-            if not isinstance(getattr(self, name), kind):
-                word = "true or false" if kind is bool else "a Networks"
-                raise ValueError(f"{name} must be {word}, got {getattr(self, name)!r}")
+        for name in ("shuffle", "drop_last", "symmetric"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if self.warmup and (self.schedule != "cosine" or self.warmup >= self.epochs):
             where = f"the cosine schedule, and shorter than its {self.epochs} epochs"
             raise ValueError(f"warmup is for {where}, got {self.warmup} with schedule {self.schedule}")
-        if self.networks.predictor == 0 and (self.reset or self.symmetric):
-            raise ValueError("reset and symmetric are for a predictor, and networks.predictor is 0")
-        made["loss_kwargs"] = checked(self.objective, self.loss_kwargs)
         for name, value in made.items():
             object.__setattr__(self, name, value)
 
@@ -181,47 +169,31 @@ def flat(settings: Mapping[str, Any], room: str = "") -> dict[str, Any]:
     return found
 
 
-def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Where two runs' settings, as :meth:`Settings.as_json` has them, differ; but for what a run may change as it goes on.
-
-    >>> differences({"epochs": 4, "networks": {"width": 8}}, {"epochs": 6, "networks": {"width": 16}})
-    'epochs 4, now 6; networks.width 8, now 16'
-    """
-    was, now = flat(theirs), flat(ours)
-    names = sorted((was.keys() | now.keys()) - {"evaluate", "probes"})
-    return "; ".join(f"{k} {was.get(k)}, now {now.get(k)}" for k in names if was.get(k) != now.get(k))
-
-
 def with_values(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """The settings with some changed: fields, parts of the networks as ``networks.width``, and what the objective takes.
 
-    That comes by its plain name, or within ``loss_kwargs``; another objective keeps of it what it takes too.  One number for a
-    tuple is a tuple of one.
+    That comes by its plain name, or within ``loss_kwargs``; another objective keeps of it what it takes too.
     Raises ValueError for a name that there is not, with the nearest ones, and for a value that is not allowed.
 
     >>> with_values(Settings(), {"networks.width": 8, "temperature": 0.2}).networks.width
     8
     """
-    usual = {**vars(Settings()), **{f"networks.{name}": value for name, value in vars(Networks()).items()}}
     takes = TAKES.get(str(changes.get("objective", settings.objective)), {})
     kept = {name: part for name, part in settings.loss_kwargs.items() if name in takes}
-    fields: dict[str, Any] = {"loss_kwargs": changes.get("loss_kwargs", kept)}
-    networks: dict[str, Any] = {}
-    known = [*(name for name in usual if name not in WITHIN), *takes]
+    loss, networks = dict(changes.get("loss_kwargs", kept)), dict[str, Any]()
+    fields = {"loss_kwargs": loss, "networks": changes.get("networks", settings.networks)}
     for name, new in changes.items():
         room, _, part = name.rpartition(".")
         if name in ARGUMENTS:
-            fields["loss_kwargs"] = {**fields["loss_kwargs"], name: new}
-            continue
-        if name not in usual:
-            raise ValueError(f"there is no setting {name}; {hint(name, known)}")
-        if usual[name] == () and not hasattr(new, "__len__"):
-            new = () if new is None else (new,)
-        if name != "loss_kwargs":
-            (networks if room else fields)[part] = new
+            loss[name] = new
+        elif room == "networks" and part in vars(settings.networks):
+            networks[part] = new
+        elif name not in vars(settings):
+            sizes = (f"networks.{size}" for size in vars(settings.networks))
+            raise ValueError(f"there is no setting {name}; {hint(name, [*vars(settings), *sizes, *takes])}")
+        elif name not in fields:
+            fields[name] = new
     try:
-        if networks:
-            fields["networks"] = replace(fields.get("networks", settings.networks), **networks)
-        return replace(settings, **fields)
+        return replace(settings, **{**fields, "networks": replace(fields["networks"], **networks)})
     except TypeError as error:  # whoever writes key=value gives words
         raise ValueError(str(error)) from None

@@ -22,7 +22,7 @@ from sslbook._random import to_device
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Outputs, build
-from sslbook.training.augment import PIPELINES, Pipeline, apply, draws, plain, random_view
+from sslbook.training.augment import PIPELINES, Pipeline, apply, draws, plain
 from sslbook.training.objectives import objective, sees
 from sslbook.training.run import distributed
 from sslbook.training.run.settings import Settings
@@ -41,7 +41,7 @@ WARM = 3
 # --- what a step sees ------------------------------------------------------------------------------------------------
 
 
-def generator(seed: int, purpose: str, number: int) -> torch.Generator:
+def generator(seed: int, purpose: str, number: object) -> torch.Generator:
     """Random numbers for one purpose in one epoch or step: a function of its three arguments, on every machine.
 
     The seed is the first 63 bits of the SHA-256 of ``"SEED PURPOSE NUMBER"``, so that neighbouring numbers, and the order of the
@@ -62,44 +62,15 @@ def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, D
     return datasets.subset(whole, settings.subset, SUBSET_SEED), tests
 
 
-def labelled(data: Dataset, name: str = "") -> Dataset:
-    """The images that have a label, by which accuracy is measured; nothing is copied where those come first.
-
-    Raises ValueError, which calls the images ``name`` or by their own name, if none has a label.
-    """
-    there = data.labels >= 0
-    if not (count := int(there.sum())):
-        raise ValueError(f"{name or data.name} must hold labelled images, by which accuracy is measured, and has none")
-    keep: slice | Tensor = slice(count) if bool(there[:count].all()) else there
-    return data.take(keep)
-
-
-def require_fit(settings: Settings, trained: Dataset, tests: Dataset | None) -> None:
-    """Raise ValueError where the run's networks or views can't take the images, before anything is written.
-
-    Classes with other names would be compared by number, a silently wrong accuracy; channels and sizes would fail in a step.
-    """
-    if tests is not None and trained.class_names and tests.class_names not in ((), trained.class_names):
-        names = [", ".join(images.class_names) for images in (trained, tests)]
-        raise ValueError(f"{tests.name} must have the classes of {trained.name}, {names[0]}, got {names[1]}")
-    for images in (trained,) if tests is None else (trained, tests):
-        if images.pixels.shape[1] != settings.networks.channels:
-            wanted = f"images of {settings.networks.channels} channels, as networks.channels says"
-            raise ValueError(f"{images.name} must hold {wanted}, got {images.pixels.shape[1]}")
-        for view in (random_view,) if tests is None else (random_view, plain):
-            view(images.pixels[:1], PIPELINES[settings.pipeline])
-
-
 class Batches:
     """Which of the ``images`` a step sees, and the draws of their views; this process's part of what all of them share.
 
     ``per_epoch`` is the number of steps in an epoch.  Where an objective takes weights from two further views, there are four
-    of each image.  own_views: the caller makes them, from a seed for each view.  Raises ValueError if there is no batch, or one
-    that the processes can't share.
+    of each image.  Raises ValueError if there is no batch, or one that the processes can't share.
     """
 
-    def __init__(self, settings: Settings, images: int, own_views: bool = False) -> None:
-        self.settings, self.images, self.own_views = settings, images, own_views
+    def __init__(self, settings: Settings, images: int) -> None:
+        self.settings, self.images = settings, images
         self.views = 4 if sees(settings.objective, **settings.loss_kwargs) == "further" else 2
         size, processes, rest = settings.batch, distributed.world(), images % settings.batch
         if size % processes or images < size:
@@ -121,12 +92,8 @@ class Batches:
             self._epoch = epoch
             self._order = torch.randperm(self.images, generator=generator(seed, "order", epoch))
         batch = self._order[within * size : (within + 1) * size]
-        mine = distributed.own_rows(len(batch))
-        if self.own_views:
-            number = step * distributed.world() + distributed.rank()
-            seeds = (generator(seed, f"view {view}", number).initial_seed() for view in range(2))
-            return batch[mine], *map(torch.tensor, seeds)
-        return tuple(part[mine] for part in (batch, *(draws(len(batch), seed, step, v) for v in range(self.views))))
+        whole = [batch, *(draws(len(batch), seed, step, view) for view in range(self.views))]
+        return tuple(part[distributed.own_rows(len(batch))] for part in whole)
 
 
 # --- what it does with them ------------------------------------------------------------------------------------------
@@ -142,7 +109,7 @@ class Step:
     model: the networks, with their first weights.  pixels: all images, uint8 ``(N, C, H, W)``, on the device where they are trained
     on.  labels: their classes ``(N,)``, if the objective asks for those.
     backbone, pipeline: the caller's own encoder with its number of features, and augmentation, in the place of the settings'.
-    own_views, own_loss: see ``train``; no graph is captured of these, and the draws are then seeds.
+    own_views, own_loss: see ``train``; no graph is captured of these.
 
     precision: the type in which the networks multiply, under autocast; views and loss stay in float32.  ``auto`` is bfloat16 on a
     GPU, and on a processor that multiplies in it for a million weights or more: the book's small networks stay in float32, so that
@@ -178,37 +145,41 @@ class Step:
         many = sum(part.numel() for part in self.model.encoder.parameters()) >= LARGE
         low = settings.precision == "auto" and (device.type == "cuda" or (many and has_bfloat16()))
         self.precision = torch.bfloat16 if low or settings.precision == "bfloat16" else torch.float32
-
-        own = own_views is not None or own_loss is not None
-        one_gpu = device.type == "cuda" and distributed.world() == 1 and not own
-        self.captured = GRAPHS and one_gpu
+        one_gpu = device.type == "cuda" and distributed.world() == 1
+        self.captured = GRAPHS and one_gpu and own_views is None and own_loss is None
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def view(self, pixels: Tensor, drawn: Tensor) -> Tensor:
         """One view of each image, bytes ``(B, C, H, W)`` to float32 ``(B, C, size, size)``, as its draws ``(B, NUMBERS)`` say.
 
-        The caller's function gets pixels in [0, 1], and a generator on the processor whose seed the draws are.
+        The caller's function gets pixels in [0, 1], and a generator on the processor that depends on the first image's draws.
         """
         if self.own_views is None:
             return apply(pixels, self.pipeline, drawn)
-        return self.own_views(pixels.float() / 255, torch.Generator().manual_seed(int(drawn)))
+        return self.own_views(pixels.float() / 255, generator(0, "view", drawn[0].tolist()))
 
-    def loss(self, index: Tensor, *draws: Tensor) -> Tensor:
-        """The objective of the views of the images ``index`` that ``draws`` say, and of all processes' such images.
+    def gradients(self, index: Tensor, *draws: Tensor) -> Tensor:
+        """A step as PyTorch runs it: new gradients in the parameters, and the loss without its graph.
 
+        The loss is the objective of the views of the images ``index`` that ``draws`` say, and of all processes' such images.
         Views are made outside of autocast, which would round the crops.  A graph must hold the casts of the weights too, so these
         are not kept from one pass to the next.
         """
-        pixels = self.pixels[index]
-        views = [self.view(pixels, drawn) for drawn in draws]
-        if self.clean:
-            views.append(plain(pixels, self.pipeline))
-        low = self.precision != torch.float32
-        with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):
-            outputs: Outputs = self.model(*views)
-        if self.labels is not None:
-            outputs = outputs._replace(labels=self.labels[index])
-        return self.objective(distributed.gather_outputs(outputs))
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        with default_device_of(self.pixels):
+            pixels = self.pixels[index]
+            views = [self.view(pixels, drawn) for drawn in draws]
+            if self.clean:
+                views.append(plain(pixels, self.pipeline))
+            low = self.precision != torch.float32
+            with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):
+                outputs: Outputs = self.model(*views)
+            if self.labels is not None:
+                outputs = outputs._replace(labels=self.labels[index])
+            loss = self.objective(distributed.gather_outputs(outputs))
+        loss.backward()
+        return loss.detach()
 
     def __call__(self, index: Tensor, *draws: Tensor) -> Tensor:
         """Gradients into the parameters, and the loss: operation by operation, or by the graph that the first call captures.
@@ -217,7 +188,7 @@ class Step:
         """
         inputs = tuple(to_device(part, self.pixels.device) for part in (index, *draws))
         if not self.captured or len(index) != self.batch:
-            return self._backward(*inputs)
+            return self.gradients(*inputs)
         if self._graph is None:
             before = [buffer.clone() for buffer in self.model.buffers()]
             self._inputs = tuple(part.clone() for part in inputs)
@@ -225,13 +196,13 @@ class Step:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(WARM):
-                    self._backward(*self._inputs)
+                    self.gradients(*self._inputs)
             torch.cuda.current_stream().wait_stream(side)
             for parameter in self.model.parameters():
                 parameter.grad = None  # so that the gradients come to lie in the graph's own memory
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
-                self._result = self._backward(*self._inputs)
+                self._result = self.gradients(*self._inputs)
             self._gradients = [(p, p.grad) for p in self.model.parameters() if p.grad is not None]
             for buffer, old in zip(self.model.buffers(), before, strict=True):
                 buffer.copy_(old)
@@ -241,15 +212,6 @@ class Step:
             parameter.grad = gradient
         self._graph.replay()
         return self._result
-
-    def _backward(self, *inputs: Tensor) -> Tensor:
-        """A step as PyTorch runs it: new gradients in the parameters, and the loss without its graph."""
-        for parameter in self.model.parameters():
-            parameter.grad = None
-        with default_device_of(self.pixels):
-            loss = self.loss(*inputs)
-        loss.backward()
-        return loss.detach()
 
 
 def layout_of(width: int, device: torch.device) -> torch.memory_format:
@@ -264,7 +226,7 @@ def layout_of(width: int, device: torch.device) -> torch.memory_format:
     return torch.contiguous_format if narrow else torch.channels_last
 
 
-# --- what is done with the gradients; rates and averages are functions of the step, so a resumed run restores none ------
+# --- what is done with the gradients; rates are functions of the step, so a resumed run restores none ------------------
 
 STEADY = 10
 """Epochs before the released schedule begins to fall."""
@@ -297,18 +259,6 @@ def learning_rate(settings: Settings, step: int, per_epoch: int) -> float:
     return settings.lr * (0.5 * (1 + math.cos(math.pi * done / half)))
 
 
-def target_average(settings: Settings, step: int, per_epoch: int) -> float:
-    r"""The :math:`\gamma_\text{ema}` by which the target is averaged after step k, from 0 on, of the run's K.
-
-    Without ``ema_end`` it is ``ema``; else it goes from :math:`s` = ``ema`` to :math:`e` = ``ema_end`` along half a wave,
-    :math:`e - (e - s)\frac12(1 + \cos\pi k/K)`, as in BYOL (Grill et al. 2020, Section 3.3).
-    """
-    if settings.ema_end is None:
-        return settings.ema
-    wave = 0.5 * (1 + math.cos(math.pi * step / (settings.epochs * per_epoch)))
-    return settings.ema_end - (settings.ema_end - settings.ema) * wave
-
-
 def make_optimizer(
     settings: Settings, params: list[nn.Parameter], predictor: nn.Module | None = None
 ) -> torch.optim.Optimizer:
@@ -322,9 +272,9 @@ def make_optimizer(
         quick = set(predictor.parameters())
         groups = [{"params": [w for w in params if (w in quick) == inside]} for inside in (False, True)]
         groups[1][FACTOR] = settings.predictor_lr
-    lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
     fused = all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)
-    if settings.optimizer in ("adam", "adamw"):
-        kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-        return kind(groups, lr, betas=settings.betas, weight_decay=decay, fused=fused)
-    return torch.optim.SGD(groups, lr, momentum, weight_decay=decay, fused=fused)
+    usual: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": fused}
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, momentum=settings.momentum, **usual)
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, betas=settings.betas, **usual)

@@ -11,21 +11,26 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
+import math
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 import sslbook
 from sslbook._ambient import anywhere, in_float32, put_back, warn
 from sslbook._check import require_whole
-from sslbook._files import commit, write_text
+from sslbook._files import commit, remove_parts, write_text
 from sslbook._machine import GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
@@ -34,21 +39,18 @@ from sslbook.training.augment import Pipeline
 from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.objectives import least
 from sslbook.training.run import checkpoints, distributed
-from sslbook.training.run.checkpoints import COLUMNS, Row, State
+from sslbook.training.run.checkpoints import COLUMNS, Row
 from sslbook.training.run.checkpoints import Diverged as Diverged
-from sslbook.training.run.settings import Refused, Settings
+from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import (
     FACTOR,
     Batches,
     Step,
     Views,
     generator,
-    labelled,
     learning_rate,
     load_data,
     make_optimizer,
-    require_fit,
-    target_average,
 )
 
 try:
@@ -147,9 +149,9 @@ def train(
     without labels: the effective rank and the mean cosine of embeddings and features.  If they say twice, or at the end,
     that the run has collapsed, a line says so, or a warning where the run is quiet.
 
-    Raises Refused, a ValueError, for settings that this machine or data can't run, or if another process trains in the
-    folder (:class:`~sslbook.training.run.checkpoints.Busy`).  Raises FileNotFoundError if the data are missing, and
-    :class:`Diverged`, with the step, if the loss is no longer finite.
+    Raises ValueError for settings that this machine or data can't run, and :class:`~sslbook.training.run.checkpoints.Busy`, which
+    is one, if another process trains in the folder.  Raises FileNotFoundError if the data are missing, and :class:`Diverged`,
+    with the step, if the loss is no longer finite.
 
     >>> import tempfile
     >>> from sslbook.networks.siamese import Networks
@@ -162,192 +164,199 @@ def train(
         require_whole("stop_after", stop_after, least=1)
     begun = time.monotonic()
     with in_float32(), asked_to_stop() as asked, contextlib.ExitStack() as stack:
-        try:
-            # Data: bytes, of which each step takes a batch, and images by which representations are evaluated.
-            place, first = distributed.join(device), distributed.rank() == 0
-            images, tests = data or load_data(settings, download=download)
-            if backbone is None:
-                require_fit(settings, images, tests)
-            batches = Batches(settings, len(images), own_views=views is not None)
-            evaluated = None if tests is None else (labelled(images), tests)
-            every, probes = settings.evaluate, {settings.epochs, *settings.probes}
-            if every is None:
-                seen = 2 * min(collapse.IMAGES, len(images)) if evaluated is None else sum(map(len, evaluated))
-                every = epochs_between(len(images), seen)
+        # Data: bytes, of which each step takes a batch, and labelled images by which representations are evaluated.
+        place, first = distributed.join(device), distributed.rank() == 0
+        images, tests = data or load_data(settings, download=download)
+        batches = Batches(settings, len(images))
+        per_epoch, evaluated = batches.per_epoch, list[Dataset]()
+        for part in () if tests is None else (images, tests):
+            if (part.class_names, part.pixels.shape[1:]) != (images.class_names, images.pixels.shape[1:]):
+                kinds = [(these.class_names, *these.pixels.shape[1:]) for these in (images, part)]
+                hint = "read_images(val, classes=images.class_names) takes classes that images alone has"
+                raise ValueError("val must have the classes and the size of images, {}, got {}; ".format(*kinds) + hint)
+            if not (there := part.labels >= 0).any():
+                raise ValueError(f"{part.name} must hold labelled images, by which accuracy is measured, and has none")
+            evaluated.append(part if there.all() else part.take(there))
+        every, probes = settings.evaluate, {settings.epochs, *settings.probes}
+        if every is None:
+            seen = sum(map(len, evaluated)) or 2 * min(collapse.IMAGES, len(images))
+            every = epochs_between(len(images), seen)
 
-            # Model, objective and augmentation: a step computes the loss and leaves the gradients.
-            if place.type == "cuda":
-                torch.backends.cudnn.benchmark = True  # all batches have one shape
-            else:
-                keep_freed_memory()
-            step = Step(settings, images, place, backbone, pipeline, views, loss)
-            floor = least(settings.objective, settings.batch, **settings.loss_kwargs) if loss is None else None
-            floor = floor if settings.drop_last else None  # a smaller last batch has another one
-            sort = {"labels": step.labels is not None, "length": settings.objective == "vicreg" or loss is not None}
-            model = step.model
-            if weights is not None:
-                model.load_state_dict(weights)
+        # Model, objective and augmentation: a step computes the loss and leaves the gradients.
+        if place.type == "cuda":
+            torch.backends.cudnn.benchmark = True  # all batches have one shape
+        else:
+            keep_freed_memory()
+        step = Step(settings, images, place, backbone, pipeline, views, loss)
+        model = step.model
+        if weights is not None:
+            model.load_state_dict(weights)
+        floor = None
+        if loss is None and settings.drop_last:  # a smaller last batch has another one
+            floor = least(settings.objective, settings.batch, **settings.loss_kwargs)
+        sort = {"labels": step.labels is not None, "length": settings.objective == "vicreg" or loss is not None}
 
-            # Optimiser; its rate is a function of the step.
-            optimizer = make_optimizer(settings, model.learning(), model.predictor)
+        # Optimiser; its rate is a function of the step.
+        optimizer = make_optimizer(settings, model.learning(), model.predictor)
 
-            # State: where a run in this folder has come to.
-            if first:
-                stack.enter_context(checkpoints.locked(folder))
-            losses = torch.zeros(batches.per_epoch, device=place)
-            state = State(settings, model, optimizer, losses, str(step.precision).removeprefix("torch."))
-            last = batches.per_epoch * settings.epochs
-            end = last if stop_after is None else min(last, stop_after)
-            found = checkpoints.latest(folder, _say if first else str) if resume else None
-            if found is not None:
-                state.restore(found, folder)
-                step.precision = getattr(torch, state.precision)  # where it is ``auto``, it stays what it was
-                measured = probes if evaluated else ()
-                missed = [row["epoch"] for row in state.rows if row["epoch"] in measured and row.get("linear") is None]
-                if state.step > end or missed:
-                    lacks = f"without the linear protocol after epoch {missed[0]}" if missed else ""
-                    why = lacks or f"past the {end} of this run"
-                    begin = "choose another folder, or begin anew with --again"
-                    raise Refused(f"the checkpoint in {folder} is at step {state.step}, {why}: {begin}")
-            elif first and not resume:
-                checkpoints.clear(folder)
-            steps = distributed.gather(torch.tensor([state.step], device=place)).unique().tolist()
-            if len(steps) > 1:
-                raise Refused(f"the processes read checkpoints of steps {steps}: all must see the same folder")
-            start, earlier, silent, writer = state.step, state.seconds, quiet or not first, None
-            if 0 < start < end and not silent:
-                _say(f"{name}: going on after step {start} of {last}")
-            if 0 < start == last and not silent:
-                _say(f"{name}: {folder} holds this run, finished; another folder trains anew")
-            if first and start == 0 and (folder / checkpoints.LOG).exists():
-                shutil.rmtree(folder / checkpoints.CURVES, ignore_errors=True)  # of which each step would come twice
-                if not silent:
-                    _say(f"{name}: beginning again: {folder} holds a log, and no whole checkpoint")
-            if tensorboard and first:
-                from torch.utils.tensorboard import SummaryWriter
+        # Where a run in this folder has come to.
+        last = per_epoch * settings.epochs
+        end = last if stop_after is None else min(last, stop_after)
+        rows, start, earlier, losses = list[Row](), 0, 0.0, torch.zeros(per_epoch, device=place)
+        if first:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:  # the system lets the folder go if the process dies
+                stack.enter_context(FileLock(folder / ".lock", timeout=0))
+            except Timeout:
+                raise checkpoints.Busy(f"{folder} is being trained by another process") from None
+            remove_parts(folder)
+            if not resume:  # the result first: nobody shall take it for that of an interrupted new run
+                kept = (checkpoints.RESULT, checkpoints.DIVERGED, checkpoints.WEIGHTS, checkpoints.LOG)
+                for path in (*map(folder.joinpath, kept), *folder.glob(checkpoints.STEPS)):
+                    path.unlink(missing_ok=True)
+        if found := checkpoints.latest(folder) if resume else None:
+            checkpoints.restore(found, folder, settings, model, optimizer, losses)
+            rows, start, earlier = json.loads(found["rows"]), found["step"], found["seconds"]
+            step.precision = getattr(torch, found["precision"])  # where it is ``auto``, it stays what it was
+            looks = [row for row in rows if evaluated and row["epoch"] in probes]
+            missed = [row["epoch"] for row in looks if row.get("linear") is None]
+            if start > end or missed:
+                lacks = f"without the linear protocol after epoch {missed[0]}" if missed else ""
+                why = f"{lacks or f'past the {end} of this run'}: choose another folder, or begin anew with --again"
+                raise ValueError(f"the checkpoint in {folder} is at step {start}, {why}")
+        elif first:
+            shutil.rmtree(folder / checkpoints.CURVES, ignore_errors=True)  # of which each step would come twice
+        steps = distributed.gather(torch.tensor([start], device=place)).unique().tolist()
+        if len(steps) > 1:
+            raise ValueError(f"the processes read checkpoints of steps {steps}: all must see the same folder")
 
-                # points of an interrupted run after this step are not shown
-                writer = SummaryWriter(str(folder / checkpoints.CURVES), purge_step=start + 1)
-        except Refused:
-            raise
-        except ValueError as error:  # found out before the first step; in the loop it is an error of the program
-            raise Refused(str(error)) from error
-        # where the result comes from, as it is now: the checkout may be another one by the end
+        # What is told: lines and a bar, curves, and where the result comes from; the checkout may be another one by the end.
+        say: Callable[[str], object] = str
+        if first and not quiet:
+            say = partial(print if tqdm is None else tqdm.write, file=sys.stderr)  # above the bar if there is one
+        if start:
+            finished = f"{folder} holds this run, finished; another folder trains anew"
+            say(f"{name}: " + (finished if start == last else f"going on after step {start} of {last}"))
+        bar = None
+        if tqdm is not None and first and not quiet:
+            bar = stack.enter_context(tqdm(total=last, initial=start, desc=name, unit="step", disable=None))
+        writer = None
+        if tensorboard and first:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # points of an interrupted run after this step are not shown
+            writer = stack.enter_context(SummaryWriter(str(folder / checkpoints.CURVES), purge_step=start + 1))
+        precision = str(step.precision).removeprefix("torch.")
         origin: dict[str, Any] = {"device": device_name(place), "torch": torch.__version__, "commit": commit()}
-        origin |= {
-            "sslbook": sslbook.__version__,
-            "capture": "graph" if step.captured else "none",
-            "processes": distributed.world(),
-        }
+        origin |= {"sslbook": sslbook.__version__, "capture": "graph" if step.captured else "none"}
+        origin |= {"processes": distributed.world()}
         if backbone is not None:
             origin |= {"data": images.name, "images": len(images), "backbone": str(backbone[0])}
-        bar = None if silent or tqdm is None else tqdm(total=last, initial=start, desc=name, unit="step", disable=None)
+
         saved = epoch_begun = time.monotonic()
         epoch_from, told = start, False
         try:
-            for now in range(start, end + 1):
-                if now > start:  # the first turn only looks at where the run stands
-                    epoch, within = divmod(state.step, batches.per_epoch)
+            for done in range(start, end + 1):
+                if done > start:  # the first turn only looks at where the run stands
+                    epoch, within = divmod(done - 1, per_epoch)
                     if within == 0:
-                        epoch_begun, epoch_from = time.monotonic(), state.step
+                        epoch_begun, epoch_from = time.monotonic(), done - 1
                         if epoch and settings.reset and epoch % settings.reset == 0:
                             model.reset_predictor(generator(settings.seed, "predictor", epoch))
                         if epoch and settings.noise:
                             model.blend_noise(settings.noise, generator(settings.seed, "noise", epoch))
                     if backbone is not None:  # its dropout draws from PyTorch's own generators
-                        number = state.step * distributed.world() + distributed.rank()
+                        number = (done - 1) * distributed.world() + distributed.rank()
                         chosen = generator(settings.seed, "step", number).initial_seed()
                         torch.default_generator.manual_seed(chosen)
                         if place.type == "cuda":
                             torch.cuda.manual_seed(chosen)
-                    rate = learning_rate(settings, state.step, batches.per_epoch)
+                    rate = learning_rate(settings, done - 1, per_epoch)
                     for group in optimizer.param_groups:
                         group["lr"] = rate * group.get(FACTOR, 1.0)
-                    losses[within] = step(*batches.at(state.step))
+                    losses[within] = step(*batches.at(done - 1))
                     distributed.average_gradients(model.learning())
                     optimizer.step()
                     if settings.symmetric:
                         model.symmetrize_predictor()
-                    model.update_target(target_average(settings, state.step, batches.per_epoch))
-                    state.step = now
+                    average = settings.ema
+                    if settings.ema_end is not None:  # half a wave, as in BYOL (Grill et al. 2020, Section 3.3)
+                        wave = 0.5 * (1 + math.cos(math.pi * (done - 1) / last))
+                        average = settings.ema_end - (settings.ema_end - settings.ema) * wave
+                    model.update_target(average)
                     if bar is not None:
                         bar.update()
 
                 # Evaluation: a row after each epoch, and one before the first if anything is measured.
-                epoch, within = divmod(now, batches.per_epoch)
-                if within == 0 and (epoch or every) and (now > start or not state.rows):
-                    row: Row = {"epoch": epoch, "step": now}
+                epoch, within = divmod(done, per_epoch)
+                signal, waited = asked(), time.monotonic() - saved
+                keep = done > start and (signal or done == end or waited > (LONG_SECONDS if within else SAVE_SECONDS))
+                if keep or (done > start and within == 0):
+                    checkpoints.require_finite(folder, done, losses, model)
+                if within == 0 and (epoch or every) and (done > start or not rows):
+                    row: Row = {"epoch": epoch, "step": done}
                     if epoch:
-                        state.require_finite(folder)
                         seconds = max(time.monotonic() - epoch_begun, 1e-9)
                         row |= {"lr": rate, "loss": losses.cpu().double().mean().item()}
                         row |= {} if floor is None else {"least": floor}
-                        row["images_per_second"] = round((now - epoch_from) * settings.batch / seconds, 1)
-                    probe = epoch in probes
-                    if probe or (every and epoch % every == 0):
+                        row["images_per_second"] = round((done - epoch_from) * settings.batch / seconds, 1)
+                    if epoch in probes or (every and epoch % every == 0):
                         row |= collapse.measure(step, settings)  # in all processes, which share BatchNorm's batch
                         if epoch:
-                            row["collapsed"] = collapse.collapse(row, state.rows[0] if every else {}, **sort)
-                        if first and evaluated is not None:
-                            row |= report(
-                                model.encoder, *evaluated, step.pipeline, place, linear=probe, seed=settings.seed
-                            )
-                    state.seconds = earlier + time.monotonic() - begun
-                    state.rows.append(row | {"seconds": round(state.seconds, 3)})
+                            before = rows[0] if rows and rows[0]["epoch"] == 0 else {}
+                            row["collapsed"] = collapse.collapse(row, before, **sort)
+                        if first and evaluated:
+                            known, asks = evaluated
+                            how: dict[str, Any] = {"linear": epoch in probes, "seed": settings.seed}
+                            row |= report(model.encoder, known, asks, step.pipeline, place, **how)
+                    row["seconds"] = round(earlier + time.monotonic() - begun, 3)
+                    rows.append(row)
                     if first:
                         names = (*COLUMNS, *checkpoints.WATCHED, "collapsed")
                         log = csv.DictWriter(text := io.StringIO(), names, extrasaction="ignore", lineterminator="\n")
                         log.writeheader()
-                        log.writerows(state.rows)  # anew: a resumed run begins again with those of its checkpoint
+                        log.writerows(rows)  # anew: a resumed run begins again with those of its checkpoint
                         write_text(folder / checkpoints.LOG, text.getvalue())
                         if writer is not None:
-                            for column in row.keys() - {"epoch", "step"}:
-                                if isinstance(row[column], float):
-                                    writer.add_scalar(column, row[column], now)
+                            for column in [name for name, value in row.items() if isinstance(value, float)]:
+                                writer.add_scalar(column, row[column], done)
                         left = settings.epochs - epoch
-                        minutes = f"  ({left} to go, {left * state.seconds / max(epoch, 1) / 60:.0f} min)"
-                        if not silent:
-                            _say(f"{name}: {line(row)}{minutes * (epoch > 0 and left > 0)}")
-                        earlier_said = [bool(old["collapsed"]) for old in state.rows[:-1] if "collapsed" in old]
-                        if row.get("collapsed") and not told and (left == 0 or earlier_said[-1:] == [True]):
-                            told = True  # twice in a row, or at the end
-                            (warn if quiet else _say)(f"{name}: {row['collapsed']}")
+                        minutes = f"  ({left} to go, {left * row['seconds'] / max(epoch, 1) / 60:.0f} min)"
+                        say(f"{name}: {line(row)}{minutes * (epoch > 0 and left > 0)}")
+                        twice = [bool(old["collapsed"]) for old in rows if "collapsed" in old][-2:] == [True, True]
+                        if row.get("collapsed") and not told and (twice or left == 0):
+                            told = True
+                            (warn if quiet else say)(f"{name}: {row['collapsed']}")
                         if on_epoch is not None:
                             with put_back(model):
-                                on_epoch(dict(state.rows[-1]))
-                    distributed.wait_for_all()
+                                on_epoch(dict(row))
 
-                # Checkpoint, and the end of a run that a signal asks to stop.
-                signal = asked()
-                old = time.monotonic() - saved > (LONG_SECONDS if within else SAVE_SECONDS)
-                if signal or ((old or now == end) and now > start):
-                    state.require_finite(folder)
-                    state.seconds = earlier + time.monotonic() - begun
+                # Checkpoint: all that changes while a run goes on; and the end of one that a signal asks to stop.
+                if keep:
                     if first:
-                        checkpoints.save(folder, now, state.content())
+                        content = {"settings": json.dumps(settings.as_json()), "hash": settings.hash(), "step": done}
+                        content |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                        content |= {"losses": losses.cpu(), "rows": json.dumps(rows), "precision": precision}
+                        checkpoints.save(folder, content | {"seconds": earlier + time.monotonic() - begun})
                     saved = time.monotonic()
                 if signal:
                     raise Stopped(signal, GOES_ON)
-                if on_step is not None and now > start:
+                if on_step is not None and done > start:
                     with put_back(model, numbers=False):
-                        on_step(now)
+                        on_step(done)
         except RuntimeError as error:
-            if asked() and distributed.lost_another(error):  # which heard of it a step earlier
+            if distributed.world() == 1 or not re.search(distributed.LOST, str(error)):
+                raise
+            if asked():  # which the other one heard a step earlier
                 raise Stopped(asked(), GOES_ON) from None
-            raise
-        finally:
-            for shown in (bar, writer):
-                if shown is not None:
-                    shown.close()
-        if first and state.step == last:
-            checkpoints.write_result(folder, state, origin)
-        distributed.wait_for_all()
-        return Result(settings, folder, state.step, state.step == last, list(state.rows), model)
-
-
-def _say(text: str) -> None:
-    """Print a line on standard error, above the bar if there is one."""
-    (print if tqdm is None else tqdm.write)(text, file=sys.stderr)
+            raise distributed.Lost(f"another process of this run has ended ({error}); {GOES_ON}") from None
+        if first and done == last:
+            content = {"settings": settings.as_json(), "hash": settings.hash(), "seed": settings.seed}
+            content |= {"seconds": rows[-1]["seconds"], "precision": precision}
+            checkpoints.write_result(folder, model.encoder, content | origin | {"rows": rows})
+        if distributed.world() > 1:  # what the first process has written is there for all
+            torch.distributed.barrier()
+        return Result(settings, folder, done, done == last, rows, model)
 
 
 def line(row: Row) -> str:

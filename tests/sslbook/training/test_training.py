@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook.networks.batchnorm import BatchNorm, batch_normalize
 from sslbook.networks.siamese import Head, Networks, ResNet18, Siamese, build, initialize
-from sslbook.training.run.step import layout_of
 
 SMALL = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16}
 
@@ -73,23 +72,9 @@ def test_the_encoder_is_the_reference_definition(stem: str, size: int, training:
 
     assert got.shape == (5, 32)
     assert torch.allclose(got, wanted, rtol=1e-10, atol=1e-12)
-    scale = max(float(g.abs().max()) for g in expected)
-    for a, b in zip(found, expected, strict=True):
-        assert float((a - b).abs().max()) < 1e-10 * scale
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
     for name, buffer in net.named_buffers():
-        if buffer.is_floating_point():
-            assert torch.allclose(buffer, state[name], rtol=1e-10)
-
-
-@pytest.mark.parametrize(("stem", "variance"), [("cifar", 1 / (3 * 27)), ("stl", 2 / (32 * 49))])
-def test_first_weights_are_torchvisions_and_the_cifar_stem_is_pytorchs(stem: str, variance: float) -> None:
-    net = ResNet18(stem, width=32)
-    initialize(net, generator())
-    first, inner = net.conv1.weight.detach(), net.layer3[1].conv1.weight.detach()
-    assert float(first.var()) == pytest.approx(variance, rel=0.1)
-    assert (float(first.abs().max()) <= math.sqrt(3 * variance)) == (stem == "cifar"), "a uniform distribution"
-    assert float(inner.var()) == pytest.approx(2 / (128 * 9), rel=0.02)
-    assert float((inner / inner.std()).pow(4).mean()) == pytest.approx(3, rel=0.03), "a normal distribution"
+        assert torch.allclose(buffer, state[name], rtol=1e-10) or name.endswith("num_batches_tracked")
 
 
 @pytest.mark.parametrize("hidden", [5, None])
@@ -108,13 +93,10 @@ def test_a_head_is_written_out(hidden: int | None, norm: tuple[str, str] | None)
 
 
 def test_table_4s_layer_divides_by_one_less() -> None:
-    siamese = build(Networks(**SMALL, projector_norm=("detach", "normal"), unbiased=True), 0)
-    norm = siamese.projector.norm
+    norm = build(Networks(**SMALL, projector_norm=("detach", "normal"), unbiased=True), 0).projector.norm
     assert isinstance(norm, BatchNorm)
-    assert (norm.mean, norm.std, norm.unbiased) == ("detach", "normal", True)
-    x = torch.randn(5, 16, generator=generator())
-    assert torch.allclose(norm(x).std(0), torch.ones(16), rtol=1e-3)
-    assert isinstance(build(Networks(**SMALL), 0).projector.norm, nn.BatchNorm1d)
+    assert (norm.mean, norm.std) == ("detach", "normal")
+    assert torch.allclose(norm(torch.randn(5, 16, generator=generator())).std(0), torch.ones(16), rtol=1e-3)
     assert build(Networks(**SMALL, projector_norm=None), 0).projector.norm is None
 
 
@@ -125,13 +107,9 @@ def test_running_statistics_are_of_views_alone_and_go_with_new_first_weights(nor
     views, fresh = [images(6, 8, seed).float() for seed in (1, 2, 3)], [b.clone() for b in without.buffers()]
     out = with_clean(*views)
     without(*views[:2])
-    assert without.encoder.bn1.num_batches_tracked.item() == 2
     assert all(map(torch.equal, with_clean.buffers(), without.buffers()))
-    counted = [buffer.clone() for buffer in with_clean.buffers()]
-    assert not any(map(torch.equal, counted, fresh))
+    assert not any(map(torch.equal, with_clean.buffers(), fresh))
     assert out.w1.equal(without.projector(without.encoder(views[2])))
-    assert not all(map(torch.equal, counted, without.buffers()))
-    (out.z1 + out.w1).sum().backward()
     initialize(without, generator())
     assert all(map(torch.equal, without.buffers(), fresh))
 
@@ -151,18 +129,13 @@ def test_each_output_is_that_of_its_view_and_tower() -> None:
         assert t.equal(again.target_projector(again.target_encoder(view)))
         assert not torch.allclose(t, z, rtol=1e-2), "the target's own weights"
         assert not t.requires_grad
-    together = again.projector(again.encoder(torch.cat(views))).chunk(2)
-    assert not torch.allclose(out.z1, together[0], rtol=1e-2)
     assert out.w1 is out.w2
     assert out.w1.equal(again.projector(again.encoder(clean)))
     assert not out.w1.requires_grad
     assert siamese(*views).w1 is siamese(*views).w2 is None
-    two = siamese(*views, clean, views[0])
-    assert two.w1.equal(out.w1)
-    assert two.w2.equal(out.z1)
+    assert siamese(*views, clean, views[0]).w2.equal(out.z1)
     simple = build(Networks(**SMALL), 0).double()(*views)
-    assert simple.p1 is simple.z1
-    assert simple.t2 is simple.z2
+    assert (simple.p1, simple.t2) == (simple.z1, simple.z2)
     assert simple.t1.requires_grad
 
 
@@ -179,37 +152,18 @@ def test_half_precision_ends_in_whole_embeddings(norm: tuple[str, str] | None) -
     assert all(w.grad is None or w.grad.isfinite().all() for w in siamese.learning())
 
 
-def test_the_target_follows_in_its_parameters_alone() -> None:
-    siamese = byol(target_init="own").double()
-    online, target = siamese.encoder, siamese.target_encoder
-    before = [weights.clone() for weights in target.parameters()]
-    siamese(images(6, 8, 1), images(6, 8, 2))
-    statistics = target.bn1.running_mean.clone()
-    siamese.update_target(0.9)
-    for old, new, followed in zip(before, target.parameters(), online.parameters(), strict=True):
-        assert torch.allclose(new, 0.9 * old + 0.1 * followed, rtol=1e-12, atol=1e-14)
-    assert target.bn1.running_mean.equal(statistics)
-    assert float(statistics.abs().max()) > 0, "the target is in training mode, so its statistics move"
-    learning = [*online.parameters(), *siamese.projector.parameters(), *siamese.predictor.parameters()]
-    assert {*siamese.learning()} == {*learning}
-
-
-def test_a_target_starts_as_a_copy_or_on_its_own() -> None:
-    for init, equal in (("copy", True), ("own", False)):
-        siamese = byol(target_init=init)
-        assert siamese.encoder.conv1.weight.equal(siamese.target_encoder.conv1.weight) is equal
-        assert siamese.projector.linears[0].weight.equal(siamese.target_projector.linears[0].weight) is equal
-
-
 def test_first_weights_are_a_function_of_the_seed() -> None:
     torch.manual_seed(5)
     expected = torch.rand(2)
     torch.manual_seed(5)
-    one, two, other = byol(), build(Networks(**SMALL), 0), build(Networks(**SMALL), 1)
+    one, own, two, other = byol(), byol(target_init="own"), build(Networks(**SMALL), 0), build(Networks(**SMALL), 1)
     assert torch.rand(2).equal(expected), "the global generator stays as it was"
     for a, b in zip([*one.encoder.parameters(), *one.projector.parameters()], two.parameters(), strict=True):
         assert a.equal(b), "what stands above the encoder does not change its weights"
     assert not two.encoder.conv1.weight.equal(other.encoder.conv1.weight)
+    for siamese, equal in ((one, True), (own, False)):  # a target is a copy, or on its own
+        assert siamese.encoder.conv1.weight.equal(siamese.target_encoder.conv1.weight) is equal
+        assert siamese.projector.linears[0].weight.equal(siamese.target_projector.linears[0].weight) is equal
 
 
 def test_the_predictor_starts_anew() -> None:
@@ -257,18 +211,3 @@ def test_weight_noise() -> None:
             noise = (weights - 0.75 * before[name]) / 0.25
             bound = math.sqrt(6 / (weights[0].numel() + weights.numel() // weights.shape[1]))
             assert 0.7 * bound < float(noise.detach().abs().max()) < bound * (1 + 1e-4)
-
-
-def test_what_cannot_be_built_is_refused() -> None:
-    for settings, sentence in (
-        ({"predictor": 3}, "predictor must be one of 0, 1, 2"),
-        ({"target": "momentum"}, "target must be one of None, ema"),
-    ):
-        with pytest.raises((ValueError, TypeError), match=sentence):
-            Networks(**settings)
-
-
-def test_narrow_networks_are_contiguous_on_a_processor() -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert {layout_of(width, cpu) for width in range(1, 16)} == {torch.contiguous_format}
-    assert {layout_of(width, cpu) for width in (16, 64)} == {layout_of(2, gpu)} == {torch.channels_last}

@@ -1,4 +1,4 @@
-"""One run of several processes: on two machines, which here are two torchruns of this one, and with one process that fails."""
+"""One run of several processes: on two machines, which here are two torchruns of this one, and with one process that is ended."""
 
 from __future__ import annotations
 
@@ -62,36 +62,17 @@ def test_folders_that_are_not_shared_are_noticed_when_the_run_goes_on(tmp_path: 
     assert "linear" not in second
 
 
-def of_two(folder: Path, *more: str) -> subprocess.Popen[str]:
-    """A run of two processes."""
-    return started(*TRAIN, f"--folder={folder}", "--ranks=2", *more)
+ENDED = "SIGKILL has ended one of the 2 processes; the same command goes"
+ENDS = [
+    ("one", signal.SIGKILL, 128 + signal.SIGKILL, ENDED),
+    ("who began them", signal.SIGUSR1, 128 + signal.SIGUSR1, "stopped; the same command goes on"),
+    ("who began them", signal.SIGKILL, -signal.SIGKILL, ""),
+]
 
 
-def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
-    """The first process alone writes; the other one waits for its losses, and is not heard of."""
-    (tmp_path / "file").write_text("")
-    said, _ = (two := of_two(tmp_path / "file")).communicate(timeout=300)
-    assert two.returncode == 2, said
-    assert "/file/" in said
-    assert "Not a directory" in said
-    assert "Traceback" not in said
-
-
-@pytest.mark.parametrize(
-    ("whom", "number", "status", "sentence"),
-    [
-        (
-            "one",
-            signal.SIGKILL,
-            128 + signal.SIGKILL,
-            "SIGKILL has ended one of the 2 processes; the same command goes",
-        ),
-        ("who began them", signal.SIGUSR1, 128 + signal.SIGUSR1, "stopped; the same command goes on"),
-        ("who began them", signal.SIGKILL, -signal.SIGKILL, ""),
-    ],
-)
+@pytest.mark.parametrize(("whom", "number", "status", "sentence"), ENDS)
 def test_a_signal_to_one_ends_all(whom: str, number: int, status: int, sentence: str, tmp_path: Path) -> None:
-    two = of_two(tmp_path, "--epochs=100000")
+    two = started(*TRAIN, f"--folder={tmp_path}", "--ranks=2", "--epochs=100000")
     try:
         lines = iter(two.stdout.readline, "")
         assert any("epoch 2 " in line for line in lines)

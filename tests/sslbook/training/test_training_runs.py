@@ -12,10 +12,9 @@ import pytest
 from training_cases import SET, done
 
 from sslbook import cli
-from sslbook.training.presets import command
 from sslbook.training.presets import papers as runs
 from sslbook.training.presets.papers import presets, run_of
-from sslbook.training.run import checkpoints, trainer
+from sslbook.training.run import checkpoints
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,9 +38,6 @@ def test_finished_runs_are_known_and_skipped(tmp_path: Path, monkeypatch: pytest
     assert not run_of("cifar10-byol", seed=3, epochs=7, changes=["probes=5"]).finished(tmp_path)
     (run.folder(tmp_path) / checkpoints.RESULT).write_text('{"rows": [{"epoch": 7, "knn": 0.5, "linear": null}]}')
     assert not run.finished(tmp_path), "without the number that a table shows"
-    (run.folder(tmp_path) / checkpoints.RESULT).write_text("{}")
-    with pytest.raises(ValueError, match=r"result\.json is not the result of a run"):
-        run.finished(tmp_path)
 
 
 def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +46,7 @@ def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None
         return capsys.readouterr().out
 
     listed = said()
-    assert all(re.search(rf"^{re.escape(name)} ", listed, flags=re.MULTILINE) for name in presets())
+    assert {line.split()[0] for line in listed.splitlines()} >= {*presets()}
     assert "sslbook table B-Tab3-stl10-resnet18 and sslbook table B-Tab5-stl10-resnet18: " in said("stl10-byol")
     head, *rows, _ = said("A-Tab3").splitlines()
     wanted = [f"{data}-simclr-beta-{beta}" for data in ("cifar10", "stl10") for beta in ("minus-0.5", "plus-0.2")]
@@ -75,23 +71,16 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert re.search(r"the checkpoint in .* is at step \d+, past the \d+ of this run", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_bad_input_gets_status_2_and_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, sentence in (
         ([], "one NAME is needed"),
-        (["cifar-byol"], "there is no preset 'cifar-byol'; did you mean"),
-        (["digits-byol", "--set", "widht=3"], "there is no setting widht; did you mean"),
-        (["digits-byol", "--epochs", "0"], "'0' is not a whole number of at least 1"),
-        (["digits-byol", "--device", "gpu"], "device must be cpu, cuda or cuda:N"),
-    ],
-)
-def test_bad_input_gets_status_2_and_a_sentence(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["train", *arguments, "--folder", str(tmp_path)])
-    assert stop.value.code == 2
-    assert sentence in capsys.readouterr().err
+        (["cifar-byol"], "preset: got 'cifar-byol'; did you mean"),
+        (["digits-byol", "--set", "seed=3"], "seed is given by --seed, not by --set"),
+        (["digits-byol", "--device", "gpu"], "'gpu' is not one of this machine's devices"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["train", *arguments, "--folder", str(tmp_path)])
+        assert sentence in capsys.readouterr().err
 
 
 def test_two_processes_share_each_batch(tmp_path: Path) -> None:
@@ -105,32 +94,8 @@ def test_two_processes_share_each_batch(tmp_path: Path) -> None:
     assert [row["loss"] for row in other["rows"]] == pytest.approx([row["loss"] for row in one["rows"]], rel=1e-4)
 
 
-def test_errors_of_the_machine_get_status_2_and_those_of_the_program_a_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["train", "digits-simclr-nce", "--epochs", "1", *SET, "--device", "cpu", "--quiet"]
-    (tmp_path / "file").write_text("")
-    assert cli.main([*asked, "--folder", str(tmp_path / "file")]) == 2
-    assert re.search(r"^sslbook: .*file.*: (Not a directory|File exists)$", capsys.readouterr().err)
-
-    def broken(*arguments: object) -> float:
-        raise ValueError("a mistake of ours")
-
-    monkeypatch.setattr(trainer, "learning_rate", broken)
-    with pytest.raises(ValueError, match="a mistake of ours"):
-        cli.main([*asked, "--folder", str(tmp_path)])
-
-
 def test_a_run_that_diverges_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wild = ["--set", "optimizer=sgd", "--set", "lr=1e25", "--set", "schedule=constant", "--set", "evaluate=0"]
     asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(tmp_path), "--quiet", "--device", "cpu"]
     assert cli.main([*asked, *SET, *wild]) == 1
     assert "there is no checkpoint before it" in capsys.readouterr().err
-
-
-def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(command, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}"))
-    monkeypatch.setattr(command, "start_processes", lambda *a: told.append("spread") or 0)
-    assert cli.main(["train", "digits-byol", "--download", "--ranks", "2", "--folder", str(tmp_path)]) == 0
-    assert told == ["digits True", "spread"]

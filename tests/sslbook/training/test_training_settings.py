@@ -9,8 +9,9 @@ import pytest
 from torch import nn
 
 from sslbook.networks.siamese import Networks
-from sslbook.training.presets.papers import presets, run_of, values_of, with_changes
-from sslbook.training.run.settings import FREE, Settings, differences, stored_settings
+from sslbook.training.presets.command import listing
+from sslbook.training.presets.papers import presets, run_of, with_changes
+from sslbook.training.run.settings import FREE, Settings, stored_settings
 from sslbook.training.run.step import FACTOR, make_optimizer
 from sslchapters.records import recorded
 
@@ -23,20 +24,13 @@ def test_what_is_not_allowed_gets_a_sentence() -> None:
         ("shuffle=1", "shuffle must be true or false"),
         ("momentum=1", "momentum must be at least 0 and below 1"),
         ("lr=fast", "lr must be a number"),
-        ("batch=1.5", "batch must be a whole number"),
-        ("betas=0.5", "betas must be numbers"),
         ("probes=0", "probes must be at least 1"),
-        ("reset=5", "reset and symmetric are for a predictor"),
         ("warmup=1", "warmup is for the cosine schedule"),
         ("widht=3", "did you mean .*networks.width"),
-        ("networks=3", "networks can't be set as a whole"),
         ("margin=3", "info_nce takes temperature"),
-        ("=3", "a change must be of the form key=value"),
     ):
         with pytest.raises(ValueError, match=sentence):
             with_changes(Settings(), [change])
-    with pytest.raises(TypeError, match="epochs must be a whole number, got 'ten'"):
-        Settings(epochs="ten")
 
 
 def test_changes_are_read_as_what_they_are_for() -> None:
@@ -76,19 +70,17 @@ def test_recorded_runs_are_found_by_the_names_of_today() -> None:
     assert set(recorded("A-Tab2")["runs"]) == {run_of("cifar10-simclr-nce", seed=1).slug}
 
 
-def test_settings_come_back_from_json_and_say_what_differs() -> None:
-    for settings in (BYOL, replace(BYOL, own={"images": "a"}, dataset="cifar10", split="train", pipeline="cifar10")):
-        assert stored_settings(json.dumps(settings.as_json())) == settings
-    assert "dataset" not in replace(BYOL, own={"images": "a"}).as_json()
-    other = replace(BYOL, lr=0.5, networks=replace(BYOL.networks, predictor=1), seed=3)
-    told = differences(BYOL.as_json(), other.as_json())
-    assert told == "lr 0.03, now 0.5; networks.predictor 2, now 1; seed 0, now 3"
+def test_settings_come_back_from_json_also_of_earlier_versions() -> None:
+    own = replace(BYOL, own={"images": "a"}, dataset="cifar10", split="train", pipeline="cifar10")
+    assert "dataset" not in own.as_json()
+    for settings in (BYOL, own):
+        assert stored_settings(json.dumps(settings.as_json() | {"capture": "graph"})) == settings
 
 
-def test_values_are_printed_as_they_are_set() -> None:
-    for preset in presets().values():
-        values = {k: v for k, v in values_of(preset.settings).items() if k != "networks.predictor_range" or v != "none"}
-        again = with_changes(preset.settings, [f"{key}={value}" for key, value in values.items()])
+def test_values_are_listed_as_they_are_set() -> None:
+    for name, preset in presets().items():
+        lines = [line.strip() for line in listing([name]).splitlines() if line.startswith("    ")]
+        again = with_changes(preset.settings, [line for line in lines if line != "networks.predictor_range=none"])
         usual = {**again.loss_kwargs, **preset.settings.loss_kwargs}
         assert again == replace(preset.settings, loss_kwargs=usual)
 
@@ -103,10 +95,3 @@ def test_optimisers_have_the_runs_numbers() -> None:
         one, two = made.param_groups
         assert {**one, "lr": 0.25, "weight_decay": 0.125, **own} == one
         assert (one.get(FACTOR), two[FACTOR], len(one["params"]), len(two["params"])) == (None, 3, 2, 1)
-
-
-def test_settings_of_earlier_versions_are_read_or_refused_in_a_sentence() -> None:
-    base, earlier = BYOL.as_json(), {**BYOL.as_json(), "capture": "graph"}
-    assert stored_settings(json.dumps(earlier)).hash() == stored_settings(json.dumps(base)).hash() == BYOL.hash()
-    with pytest.raises(ValueError, match="optimizer must be one of sgd, adam, adamw, got 'lars'"):
-        stored_settings(json.dumps({**base, "optimizer": "lars"}))
