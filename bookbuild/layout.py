@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sslbook._check import InputError, unknown
-from sslchapters.data_files import read_source, read_yaml, root_of
+from sslchapters.data_files import read_text, read_yaml, root_of
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -117,7 +117,7 @@ def read_chapter(path: Path) -> Chapter:
 
     Raises InputError for a page with code cells but without the Jupytext header, which everyone would read as plain Markdown.
     """
-    text = read_source(path)
+    text = read_text(path)
     header = re.match(r"---\n(.*?)\n---\s*$", text, re.DOTALL | re.MULTILINE)
     runs = re.search(r"^(`{3,}|:{3,})\{code-cell\}", text, re.MULTILINE) is not None
     if runs and (header is None or "format_name: myst" not in header[1]):

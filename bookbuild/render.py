@@ -27,7 +27,7 @@ from bookbuild.layout import read_chapter
 from bookbuild.markdown import LINES
 from bookbuild.search import write_index
 from sslbook._files import write_text
-from sslchapters.data_files import read_source, read_yaml
+from sslchapters.data_files import read_text, read_yaml
 from sslchapters.values import glue, without_missing
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
@@ -74,7 +74,7 @@ def build(
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
     shutil.rmtree(fresh / "_sources", ignore_errors=True)
     for name in names:
-        source = generated.get(name) or read_source(root / f"{name}.md")
+        source = generated.get(name) or read_text(root / f"{name}.md")
         write_text(fresh / f"_sources/{name}.md", source)  # what the download buttons offer
         if lines := failed.get(Path(name).name):
             listed = "".join(f"<li>{html.escape(line.splitlines()[0])}</li>" for line in lines)
@@ -102,8 +102,8 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
     """
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("_config.yml", "_toc.yml"):
-        write_text(folder / name, read_source(root / name))
-    known = {path.stem: glue(json.loads(read_source(path))) for path in executed.glob("*.ipynb") if not strict}
+        write_text(folder / name, read_text(root / name))
+    known = {path.stem: glue(json.loads(read_text(path))) for path in executed.glob("*.ipynb") if not strict}
     for page in pages(root):
         name, target = Path(page).name, folder / f"{page}.md"
         if page in generated:
@@ -111,13 +111,13 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
         elif not (chapter := read_chapter(root / f"{page}.md")).runs:
             text = chapter.text
         else:
-            text, target = read_source(executed / f"{name}.ipynb"), target.with_suffix(".ipynb")
+            text, target = read_text(executed / f"{name}.ipynb"), target.with_suffix(".ipynb")
         write_text(target, text if strict else without_missing(text, name, known))
     for source in {(root / page).parent for page in pages(root)}:  # with what their pages refer to
         others = shutil.ignore_patterns("*.md", "*.ipynb", ".*", "_*")
         shutil.copytree(source, folder / source.relative_to(root), ignore=others, dirs_exist_ok=True)
         for path in source.glob("*.bib"):
-            write_text(folder / path.relative_to(root), read_source(path))
+            write_text(folder / path.relative_to(root), read_text(path))
     return folder
 
 

@@ -6,7 +6,6 @@ import argparse
 import errno
 import importlib.resources
 import json
-import re
 import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,24 +66,11 @@ def read_text(path: Path) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_source(path: Path) -> str:
-    """A text that people write, as by `read_text`; raises InputError, naming file and line, for a character that isn't seen.
-
-    These are control characters but for the tab, separators of lines and paragraphs, of which each parser makes another line,
-    and a byte order mark that isn't in front.
-    """
-    text = read_text(path)
-    if unseen := re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", text):
-        place = f"{path}:{text.count(chr(10), 0, unseen.start()) + 1}"
-        raise InputError(f"{place}: it holds the character U+{ord(unseen[0]):04X}, which no editor shows; remove it")
-    return text
-
-
 def read_yaml(path: Path, kind: type) -> Any:
     """What a file of the book holds; raises InputError, naming it, for what is no YAML of a ``kind``, list or dict."""
     import yaml
 
-    text = read_source(path)
+    text = read_text(path)
     try:
         content = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:

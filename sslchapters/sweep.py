@@ -6,12 +6,11 @@ run beside it; with streams of its own (`sslbook._random.Streams`) it draws what
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import multiprocessing
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -94,23 +93,15 @@ T = TypeVar("T")
 
 
 def spread(function: Callable[..., T], jobs: Sequence[tuple[Any, ...]], processes: int) -> list[T]:
-    """``function(*job)`` of all jobs, in their order; with more than one worker a process each, a job at a time."""
-    if processes == 1:
+    """``function(*job)`` of all jobs, in their order; with more than one worker a process each, a job at a time.
+
+    Workers have the :data:`WORKER_ENVIRONMENT`, and end with this process.  Raises ValueError for none of them.
+    """
+    if require_whole("processes", processes, least=1) == 1:
         return [function(*job) for job in jobs]
-    with process_pool(processes) as pool:
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    with patch.dict(os.environ, WORKER_ENVIRONMENT), pool:
         return [call.result() for call in [pool.submit(function, *job) for job in jobs]]
-
-
-@contextlib.contextmanager
-def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with the :data:`WORKER_ENVIRONMENT`, which end with this one; raises ValueError for none of them."""
-    processes = require_whole("processes", processes, least=1)
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        patch.dict(os.environ, WORKER_ENVIRONMENT),
-        ProcessPoolExecutor(processes, spawn, initializer=_begin_worker) as pool,
-    ):
-        yield pool
 
 
 def _begin_worker() -> None:

@@ -69,17 +69,12 @@ class Printed:
         """The part with these labels of these axes; a tuple keeps its axis, one label, as in ``patterns=10``, takes it away."""
         found = self
         for axis, wanted in chosen.items():
-            found = found._along(axis, wanted if isinstance(wanted, tuple) else (wanted,), isinstance(wanted, tuple))
+            keep, labels = isinstance(wanted, tuple), found.axes[axis]
+            which = [labels.index(label) for label in wanted] if keep else labels.index(wanted)
+            at = (slice(None),) * list(found.axes).index(axis) + (which,)
+            axes = {name: wanted if name == axis else kept for name, kept in found.axes.items() if keep or name != axis}
+            found = replace(found, axes=axes, mean=found.mean[at], std=None if found.std is None else found.std[at])
         return found
-
-    def _along(self, axis: str, wanted: tuple[Any, ...], keep: bool) -> Printed:
-        place, index = list(self.axes).index(axis), [self.axes[axis].index(label) for label in wanted]
-        axes = {name: wanted if name == axis else labels for name, labels in self.axes.items() if keep or name != axis}
-        parts = [self.mean, self.std]
-        parts = [part if part is None else part.index_select(place, torch.tensor(index)) for part in parts]
-        mean, std = (part if keep or part is None else part.squeeze(place) for part in parts)
-        assert mean is not None
-        return replace(self, axes=axes, mean=mean, std=std)
 
 
 @cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,10 +79,10 @@ def filled(name: str, found: Mapping[str, Mapping[str, Tensor]]) -> Filled:
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Rows) -> Any:
-    """A table for the page; its rows begin with their names, and a minus is no hyphen."""
+    """A table for the page; its rows begin with their names."""
     from IPython.display import HTML  # a command that prints the table needs none
 
-    return HTML(re.sub(r"(?<![\w.])-(?=\d)", "−", as_html(caption, heads, rows)))
+    return HTML(as_html(caption, heads, rows))
 
 
 def html_listing(table: Filled, caption: str) -> Any:

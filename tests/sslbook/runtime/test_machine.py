@@ -34,12 +34,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, ctypes.CDLL(N
 
 POOL = """
 import os, time
-from sslchapters.sweep import process_pool
+from sslchapters.sweep import spread
+def work(_):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
 if __name__ == "__main__":
-    with process_pool(2) as pool:
-        print(*{call.result() for call in [pool.submit(os.getpid) for _ in range(20)]}, flush=True)
-        pool.submit(time.sleep, 600)
-        time.sleep(600)
+    spread(work, [(1,), (2,)], 2)
 """
 CHILD = """
 import os, subprocess, sys, time

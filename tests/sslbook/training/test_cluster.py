@@ -12,10 +12,10 @@ import pytest
 import torch
 from training_cases import SET, until
 
+from sslbook.training.presets import cluster
 from sslbook.training.presets.papers import Run, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.trainer import SAVE_SECONDS
-from sslchapters.audit import full_runs as cluster
 
 pytest.importorskip("submitit")
 
