@@ -53,13 +53,6 @@ def test_line_ends_and_a_mark_in_front_change_nothing_and_another_encoding_is_re
         READ[name](book)
 
 
-def test_a_character_that_is_not_seen_is_refused_by_file_line_and_number(book: Book, capsys) -> None:
-    with (book.root / "data/claims.yml").open("a") as file:
-        file.write("A\fB\n")
-    assert cli.main(["ledger", "--root", str(book.root)]) == 2
-    assert re.search(r"sslbook: \S*data/claims.yml:\d+: it holds the character U\+000C", capsys.readouterr().err)
-
-
 def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book.git\n")
     url = "https://github.com/Ada/book"
