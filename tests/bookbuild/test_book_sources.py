@@ -12,7 +12,6 @@ import pytest
 from bookbuild import render
 from bookbuild.layout import Book, Repository, find_chapters
 from bookbuild.regression import read_expected
-from sslbook import cli
 from sslbook._check import InputError
 from sslchapters.ledger import read_claims
 
