@@ -98,8 +98,8 @@ def sigmoid_pairs(z: Tensor, *, scale: float, bias: float) -> Tensor:
     r""":math:`-\frac1N \sum_{ij} \log \sigma(y_{ij} (\text{scale} \cos_{ij} + \text{bias}))`, :math:`y_{ii} = 1`, -1 elsewhere.
 
     The cosines are those of tower 0 with tower 1; ``V = 2``.  The sum over all ``N^2`` pairs is divided by ``N``, as printed.
-    SigLIP [zhai2023] learns both numbers, from 10 and -10; here they are given.  Each pair has a term of its own: no softmax compares
-    it with the others of its row.
+    SigLIP [zhai2023] learns both numbers, from 10 and -10; here they are given.  Each pair has a term of its own: no softmax
+    compares it with the others of its row.
     """
     require_views(z, two=True)
     first, second = unit(z).unbind(-2)

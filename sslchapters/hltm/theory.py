@@ -115,10 +115,9 @@ def signals(tree: LatentTree, listed: dict[int, Parts]) -> list[Tensor]:
 
 def means_given_root(tree: LatentTree, listed: dict[int, Parts], depth: int) -> Tensor:
     r""":math:`[\mathbb E[f_k \mid z_0]]` for the nodes of one depth (Eq. 167), ``(R, nodes, m_0, fan-in)``."""
-    below = listed[depth + 1]
+    below, b = listed[depth + 1], tree.branching[depth]
     means = (below.pre.relu() @ below.given.mT).mT  # given the node itself, (R, nodes, m, width)
     given_root = from_root(tree)[depth + 1].double() @ means  # (R, children, m0, width)
-    b = tree.branching[depth]
     return given_root.unflatten(1, (-1, b)).movedim(2, 3).flatten(3)
 
 
