@@ -229,8 +229,8 @@ class CovarianceOperator:
         values, turn = (part.flip(-1) for part in torch.linalg.eigh(0.5 * (small + small.T)))
         vectors = basis @ turn
         residuals = (image @ turn - vectors * values).norm(dim=0) / values.abs().clamp_min(torch.finfo(self.dtype).tiny)
-        found = (part.to(self.dtype) for part in (values, vectors, residuals))
-        return EigenPairs(*found, tuple(opened.weight.shape), opened.copies)
+        values, vectors, residuals = (part.to(self.dtype) for part in (values, vectors, residuals))
+        return EigenPairs(values, vectors, residuals, tuple(opened.weight.shape), opened.copies)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
@@ -289,7 +289,7 @@ class CovarianceOperator:
             rows = torch.linalg.eigh(torch.stack(columns))[1].flip(1)[:, :count]
         else:
             rows = lanczos(product, weight[0], count, tol=tol, seed=seed)
-        return torch.kron(rows, torch.eye(copies).to(rows))[:, :k]
+        return torch.einsum("ig,cd->icgd", rows, torch.eye(copies).to(rows)).flatten(2).flatten(0, 1)[:, :k]
 
     def _through_views(self, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
         r"""The ``k`` leading eigenvectors, ``(size, k)``, as :math:`B u` of those of :math:`B^T B`, which are fields on the views.
