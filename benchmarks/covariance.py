@@ -76,7 +76,7 @@ def accuracy(networks: int) -> list[Row]:
 def product_error(op: CovarianceOperator) -> float:
     r"""Largest error of :math:`OP` and :math:`OP^T` against the dense matrix, relative to its norm."""
     dense, eye = op.dense(), torch.eye(op.shape[0], dtype=op.dtype)
-    gaps = torch.stack([(op.matmat(eye) - dense).norm(), (op.matmat(eye, transposed=True) - dense.T).norm()])
+    gaps = torch.stack([(op @ eye - dense).norm(), (op.matvec(eye, transposed=True) - dense.T).norm()])
     return float(gaps.max() / dense.norm())
 
 

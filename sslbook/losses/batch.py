@@ -61,7 +61,8 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, nor
 
     labels: classes from 0 on, integers ``(N,)`` or ``(..., N)``; one class a sample is :func:`info_nce`.  A label below 0 is
     none, and leaves NaN.  The mean over an anchor's positives stands outside of the logarithm.  The paper adds up the anchors;
-    here, as in its released code, it is their mean.
+    here, as in its released code, it is their mean.  Raises TypeError for labels that aren't integers, and
+    ValueError for one sample or one view.
     """
     require_tensor("integer", labels=labels)
     labels = labels.long()  # PyTorch compares few of the unsigned types
@@ -97,7 +98,8 @@ def sigmoid_pairs(z: Tensor, *, scale: float, bias: float) -> Tensor:
     r""":math:`-\frac1N \sum_{ij} \log \sigma(y_{ij} (\text{scale} \cos_{ij} + \text{bias}))`, :math:`y_{ii} = 1`, -1 elsewhere.
 
     The cosines are those of tower 0 with tower 1; ``V = 2``.  The sum over all ``N^2`` pairs is divided by ``N``, as printed.
-    SigLIP [zhai2023] learns both numbers, from 10 and -10; here they are given.
+    SigLIP [zhai2023] learns both numbers, from 10 and -10; here they are given.  Each pair has a term of its own: no softmax
+    compares it with the others of its row.
     """
     require_views(z, two=True)
     first, second = unit(z).unbind(-2)

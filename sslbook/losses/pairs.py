@@ -187,6 +187,9 @@ def quadratic(r_pos: Tensor, r_neg: Tensor) -> Tensor:
     The paper's sum runs over all :math:`N^2` ordered pairs of a batch; with ``H = N - 1`` negatives from the same view it is the
     mean of this loss.  The pairs ``i = j`` repel nothing but still attract the two views, so the partials add up to
     ``1/(H + 1)`` and not to zero: it is ``H/(H + 1)`` times `simple` with ``beta = 1/H``.
+
+    >>> quadratic(torch.tensor(1.0), torch.tensor([2.0, 4.0]))  # 1 - 6 / 3
+    tensor(-1.)
     """
     _require_pairs(r_pos, r_neg)
     return r_pos - r_neg.sum(-1) / (r_neg.shape[-1] + 1)

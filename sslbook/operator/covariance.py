@@ -85,10 +85,6 @@ class CovarianceOperator:
         given = "" if self.opened.given == self.dtype else f" of weights given in {self.opened.given}"
         return f"CovarianceOperator({place}, loss {self.of}, {kind}, {self.dtype}{given}, {self.device})"
 
-    def __matmul__(self, vectors: Tensor | np.ndarray) -> Tensor:
-        given = torch.as_tensor(vectors).to(self.opened.weight)
-        return self.matvec(given) if given.ndim == 1 else self.matmat(given)
-
     def apply(self, direction: Tensor, *, transposed: bool = False) -> Tensor:
         r"""Apply ``OP`` to one direction in the weight's shape, or to several, ``(k, *shape)``; the result has the same shape.
 
@@ -97,14 +93,20 @@ class CovarianceOperator:
         """
         return self.opened.vjp(self._mixed(self.opened.jvp(direction), transposed=transposed))
 
-    def matvec(self, vector: Tensor) -> Tensor:
-        """Return ``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
-        return vec(self.apply(unvec(vector, self.opened.weight.shape)))
+    def matvec(self, vectors: Tensor | np.ndarray, *, transposed: bool = False) -> Tensor:
+        r"""Return ``OP v``, or ``OP^T v`` if ``transposed``, for ``v (size,)``; also written ``op @ v``.
 
-    def matmat(self, matrix: Tensor, *, transposed: bool = False) -> Tensor:
-        """Return ``OP M``, or ``OP^T M`` if ``transposed``, for ``M`` of shape ``(size, k)``, in one batched pass."""
-        directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
+        The order is that of :func:`sslbook.operator.layer.vec`, and what is given is taken in the weight's dtype, on its device.
+        Several vectors are the columns of ``(size, k)``, which go through the network in one batched pass.  Raises ValueError for
+        another length.
+        """
+        given, shape = torch.as_tensor(vectors).to(self.opened.weight), self.opened.weight.shape
+        if given.ndim == 1:
+            return vec(self.apply(unvec(given, shape), transposed=transposed))
+        directions = torch.stack([unvec(column, shape) for column in given.T])
         return torch.stack([vec(found) for found in self.apply(directions, transposed=transposed)], dim=1)
+
+    __matmul__ = matvec
 
     def update(self) -> Tensor:
         r"""Return ``OP vec(W)`` in the weight's shape, the paper's update (Eq. 3) for outputs of degree 1 in the layer.
@@ -125,6 +127,9 @@ class CovarianceOperator:
 
         This is minus the gradient in the layer's weight as a free parameter.  Where training moves other numbers, because
         the weight is pruned or computed (``weight_norm``, ``parametrize``), its step is the image of this one in them.
+        The result has the weight's shape, and no step size in it: one of gradient descent at the rate ``a`` adds ``a`` times it.
+        Under normalisation (Eq. 56) the outputs in it are divided by their norms, and what only lengthens an output is no part of
+        the step.
         It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`, which a bias, a parallel path or a degree other than 1
         violates; :meth:`euler_gap` measures by how much.
         """
@@ -179,7 +184,7 @@ class CovarianceOperator:
         """Hutch++ of :meth:`trace`: a third of the samples spans, a third measures that span, and a third what is beside it."""
         third, random, opened = samples // 3, torch.Generator().manual_seed(seed), self.opened
         signs = 2.0 * torch.randint(0, 2, (samples - third, self.shape[0]), generator=random).to(self.device) - 1
-        spanning = [self.matvec(sign.to(self.dtype)).double() for sign in signs[:third]]
+        spanning = [self.matvec(sign).double() for sign in signs[:third]]
         span = torch.linalg.qr(torch.stack(spanning, dim=1))[0]
         rest = [sign - span @ (span.T @ sign) for sign in signs[third:].double()]
         found = []
@@ -219,7 +224,7 @@ class CovarianceOperator:
             basis = lanczos(self.matvec, opened.weight, k, tol=tol, seed=seed)
 
         basis = torch.linalg.qr(basis.double())[0]
-        image = self.matmat(basis.to(self.dtype)).double()
+        image = self.matvec(basis).double()
         small = basis.T @ image
         values, turn = (part.flip(-1) for part in torch.linalg.eigh(0.5 * (small + small.T)))
         vectors = basis @ turn
@@ -235,12 +240,14 @@ class CovarianceOperator:
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
-        """Return a ``LinearOperator`` of ``scipy.sparse.linalg``, for real NumPy vectors; its products have the weight's dtype."""
+        """Return a ``LinearOperator`` of ``scipy.sparse.linalg``, for real NumPy vectors; its products have the weight's dtype.
+
+        SciPy's solvers take it: ``eigs`` for an operator that isn't symmetric, ``svds``, which multiplies with the transpose, too.
+        """
         real = np.dtype(torch.finfo(self.dtype).dtype)
 
         def multiply(given: np.ndarray, transposed: bool = False) -> np.ndarray:
-            vectors = torch.from_numpy(given.reshape(len(given), -1).astype("f8")).to(self.opened.weight)
-            return self.matmat(vectors, transposed=transposed).cpu().numpy().reshape(given.shape)
+            return self.matvec(given.astype("f8"), transposed=transposed).cpu().numpy()
 
         adjoint = partial(multiply, transposed=True)
         return LinearOperator(self.shape, multiply, adjoint, multiply, real, adjoint)
@@ -278,14 +285,11 @@ class CovarianceOperator:
             return self.apply(only)[0].flatten()
 
         if inputs <= 4 * count + 32:
-            eye = torch.eye(inputs, dtype=weight.dtype, device=weight.device)
-            rows = torch.linalg.eigh(torch.stack([product(row) for row in eye]))[1].flip(1)[:, :count]
+            columns = [product(row) for row in torch.eye(inputs).to(weight)]
+            rows = torch.linalg.eigh(torch.stack(columns))[1].flip(1)[:, :count]
         else:
             rows = lanczos(product, weight[0], count, tol=tol, seed=seed)
-        basis = rows.new_zeros(inputs, copies, k)
-        for j in range(k):
-            basis[:, j % copies, j] = rows[:, j // copies]
-        return basis.flatten(0, 1)
+        return torch.einsum("ig,cd->icgd", rows, torch.eye(copies).to(rows)).flatten(2).flatten(0, 1)[:, :k]
 
     def _through_views(self, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
         r"""The ``k`` leading eigenvectors, ``(size, k)``, as :math:`B u` of those of :math:`B^T B`, which are fields on the views.
@@ -295,11 +299,8 @@ class CovarianceOperator:
         """
         opened, kernel = self.opened, self.opened.kernel()
 
-        def half(field: Tensor) -> Tensor:
-            return root(field.reshape(*self.population, -1)).flatten(0, 1)
-
-        product = lambda u: half(kernel(half(u))).flatten()  # noqa: E731
-        fields = lanczos(product, opened.output, k, tol=tol, seed=seed)
+        half = lambda u: root(u.reshape(*self.population, -1)).flatten(0, 1)  # noqa: E731
+        fields = lanczos(lambda u: half(kernel(half(u))).flatten(), opened.output, k, tol=tol, seed=seed)
         basis = torch.stack([vec(opened.vjp(half(field))) for field in fields.T], dim=1)
         length = basis.norm(dim=0)
         draw = torch.Generator().manual_seed(seed)
@@ -444,6 +445,9 @@ def relative_gap(value: Tensor, reference: Tensor) -> float:
 
     A vector counts as one item.  The scale is the batch's, so that an item that is zero (a dead ReLU) doesn't turn rounding into
     an error of 100 %.  Raises ValueError where the shapes differ, which broadcasting would hide.
+
+    >>> relative_gap(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))  # off by 1, of 5
+    0.2...
     """
     if value.shape != reference.shape:
         raise ValueError(f"value and reference must have one shape, got {tuple(value.shape)}, {tuple(reference.shape)}")

@@ -84,7 +84,10 @@ class EigenPairs:
     def share(self, step: Tensor) -> float:
         r"""Return the share :math:`\|V^T vec(s)\|^2 / \|s\|^2` of a step's squared length in the eigenvectors' span.
 
-        step: a tensor in the weight's shape, such as its ``.grad``.  Raises ValueError for another shape.
+        step: a tensor in the weight's shape, such as its ``.grad``.  The share is 1 for a step in the span, and about
+        ``k / size`` for a random one, with which a large share is to be compared.  Neither the step's length nor its sign
+        matters.  Sums are in float64, on the eigenvectors' device; a step of zeros has the share NaN.  Raises ValueError
+        for another shape.
         """
         if step.shape != self.shape:
             raise ValueError(f"step must have the shape of the layer's weight, {self.shape}, got {tuple(step.shape)}")
@@ -142,15 +145,11 @@ def lanczos(
     tensor([19, 18])
     """
     size, real = like.numel(), np.dtype(torch.finfo(like.dtype).dtype)
-
-    def multiply(vector: np.ndarray) -> np.ndarray:
-        image: np.ndarray = product(torch.from_numpy(vector.reshape(-1).copy()).to(like)).cpu().numpy()
-        return image
-
     start = (np.random.default_rng(seed).standard_normal(size) / size**0.5).astype(real)
-    if not multiply(start).any():  # a zero operator, on which ARPACK can't start
+    if not bool(product(torch.from_numpy(start.copy()).to(like)).any()):  # a zero operator, on which ARPACK can't start
         return torch.eye(size, k, dtype=like.dtype, device=like.device)
     options = {} if restarts is None else {"maxiter": restarts, "ncv": min(size, max(2 * k + 1, 16))}
+    multiply = lambda v: product(torch.from_numpy(v.reshape(-1).copy()).to(like)).cpu().numpy()  # noqa: E731
     operator = LinearOperator((size, size), matvec=multiply, dtype=real)
     try:
         values, vectors = eigsh(operator, k=k, which="LA", tol=tol, v0=start, **options)

@@ -130,7 +130,8 @@ class _Convolution(torch.autograd.Function):
         r"""Return :math:`J^\top c`, in the input's size ``n``, for a cotangent of size ``m`` along each axis.
 
         Strides may miss the last rows of the input, ``n - ((m - 1) stride - 2 padding + dilation (kernel - 1) + 1)`` of them,
-        which the transposed convolution gives back as zeros (``output_padding``).
+        which the transposed convolution gives back as zeros (``output_padding``).  It is linear in :math:`c`, and so its own
+        derivative is a convolution once more; the other inputs of :meth:`forward` get none.
         """
         (weight,), (stride, padding, dilation, groups) = ctx.saved_tensors, ctx.geometry
         axes = zip(ctx.size, grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)

@@ -41,6 +41,8 @@ def vec(weight: Tensor) -> Tensor:
 def unvec(vector: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
     """Return the inverse of :func:`vec` for a weight of the given shape; ValueError where the numbers don't fit it.
 
+    An eigenvector so becomes a matrix with a row for each output of the layer, or a convolution's ``(out, in, *kernel)``.
+
     >>> unvec(torch.tensor([1, 3, 2, 4]), (2, 2))
     tensor([[1, 2],
             [3, 4]])
@@ -85,7 +87,8 @@ class OpenedLayer:
     r"""A network opened at one layer on a fixed batch of ``B`` inputs; made by :func:`open_layer`.
 
     weight: the layer's weight.  below: :math:`f_{l-1}`, ``(B, ...)``.  preactivation: :math:`\tilde f_l`, ``(B, ...)``.
-    output: :math:`f_L`, ``(B, n_L)``.  given: the precision in which the network has the weight.
+    output: :math:`f_L`, ``(B, n_L)``.  given: the precision in which the network has the weight.  copies: how often each
+    eigenvalue comes: once an output channel where the layer is the last, :math:`K = f \otimes 1`; else 1.
 
     A *direction* is a weight, or ``(k, *shape)`` of them; a *cotangent* is ``(B, n_L)``, or ``(k, B, n_L)``.  Both have the dtype
     and the device of the weight.
@@ -98,6 +101,7 @@ class OpenedLayer:
     preactivation: Tensor
     output: Tensor
     given: torch.dtype
+    copies: int
     _above: Tensor  # f_L as a function of the pre-activation, its graph kept
 
     def jvp(self, direction: Tensor) -> Tensor:
@@ -121,6 +125,8 @@ class OpenedLayer:
 
         The cotangent is pulled back through the network above, :math:`J_l(x)^T c(x)`, and then through the layer.  Of
         :math:`c = \partial L / \partial f_L` it is the gradient of a loss in the weight, of whatever the samples are weighed by.
+        It is the transpose of :meth:`jvp`, :math:`\langle K c, D \rangle = \sum_x \langle c(x), K(x)^T D \rangle`: what
+        :func:`verify` tests a network by.
         """
         several = cotangent.ndim > self.output.ndim
         for output, point in ((self._above, self.preactivation), self._layer):
@@ -132,6 +138,7 @@ class OpenedLayer:
 
         That is a VJP and a JVP.  In a linear layer with more than half as many inputs as there are samples, it goes through the
         inner products of the inputs instead, without a weight: :math:`K(x)^T K(x') = \langle f(x), f(x') \rangle J(x) J(x')^T`.
+        The kernel is symmetric and positive semidefinite, with the nonzero eigenvalues of :math:`\sum_x K(x) K(x)^T`.
         """
         below = self.below
         if not (isinstance(self.module, nn.Linear) and below.ndim == 2 and len(below) < 2 * below.shape[1]):
@@ -156,12 +163,6 @@ class OpenedLayer:
 
         found: Tensor = vmap(gradient)(self.below, self.pulled_back(cotangent).view_as(self.preactivation))
         return found
-
-    @property
-    def copies(self) -> int:
-        r"""How often each eigenvalue comes: once an output channel where the layer is the last, :math:`K = f \otimes 1`; else 1."""
-        last = torch.equal(self.preactivation.flatten(1), self.output)
-        return self.weight.shape[0] // getattr(self.module, "groups", 1) if last else 1
 
     def units(self) -> list[Tensor]:
         """Return the cotangents that pick out one output of each sample, ``n_L`` of ``(B, n_L)``: one of a row's numbers is 1."""
@@ -285,7 +286,9 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
     if below.requires_grad or not weight.requires_grad:
         raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
     above = output.reshape(len(output), -1)
-    opened = OpenedLayer(name, module, weight.detach(), below.detach(), cuts[0], above.detach(), given, above)
+    last = torch.equal(cuts[0].reshape(len(above), -1), above)
+    copies = len(weight) // getattr(module, "groups", 1) if last else 1
+    opened = OpenedLayer(name, module, weight.detach(), below.detach(), cuts[0], above.detach(), given, copies, above)
     return opened, weight, out
 
 
@@ -348,6 +351,10 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Ten
 
 def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:
     r"""Return the dense connections :math:`K_l(x)` of a batch, ``(B, n_l n_{l-1}, n_L)``, of the network opened on it once.
+
+    x: ``(B, ...)``.  A column is the gradient of one output in the weight, in the order of :func:`vec`; so
+    :math:`K_l(x)^T vec(W_l) = f_L(x)` in a ReLU network without biases (Theorem 1 of [tian2020]).  It holds ``B`` times ``n_L``
+    weights, and takes one backward pass for each output.  Raises what :func:`open_layer` raises.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))  # at the top the connection is the input
     >>> connection(net, "0", torch.tensor([[3.0, 4.0]])).flatten()

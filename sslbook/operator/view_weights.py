@@ -105,7 +105,8 @@ class PairMixing:
     def root(self, samples: int, views: int) -> PairMixing | None:
         r"""Return the mixing :math:`C^{1/2}`, by the eigenvalues of ``C``.
 
-        ``None`` unless it is symmetric and has no negative eigenvalue beyond rounding: ``N V`` units of the largest.
+        ``None`` unless it is symmetric and has no negative eigenvalue, which has no real root, beyond rounding:
+        ``N V`` units of the largest.
         """
         if not is_symmetric(self.matrix):
             return None

@@ -20,7 +20,7 @@ from torch import Tensor
 from sslbook._ambient import anywhere, methods_anywhere
 from sslbook._check import require_whole
 from sslbook._random import Streams
-from sslbook.trees.latent import LatentTree, marginals
+from sslbook.trees.latent import LatentTree, from_root
 
 
 @methods_anywhere
@@ -79,18 +79,13 @@ def initial_network(
 class Parts:
     r"""All parts of one depth on all patterns of the leaves below them.
 
-    pre: pre-activations :math:`\tilde f`, ``(R, nodes, width, patterns)``.
+    pre: pre-activations :math:`\tilde f`, ``(R, nodes, width, patterns)``; the part above reads ``pre.relu()``.
     given: :math:`\mathbb P(\text{pattern} \mid z_\mu)`, ``(R, nodes, m, patterns)``.
     Patterns are numbered with the first child's as the leading digits.
     """
 
     pre: Tensor
     given: Tensor
-
-    @property
-    def active(self) -> Tensor:
-        """Rectified activations :math:`f`, ``(R, nodes, width, patterns)``: what the part above reads."""
-        return self.pre.relu()
 
 
 def list_parts(tree: LatentTree, net: TreeNetwork) -> dict[int, Parts]:
@@ -118,7 +113,7 @@ def list_parts(tree: LatentTree, net: TreeNetwork) -> dict[int, Parts]:
     for d in range(tree.depth - 1, 0, -1):
         below, b = listed[d + 1], tree.branching[d]
         weight = net.weights[d].double().unflatten(-1, (b, -1)).movedim(-2, 2).flatten(1, 2)
-        terms = (weight @ below.active).unflatten(1, (-1, b))
+        terms = (weight @ below.pre.relu()).unflatten(1, (-1, b))
         above = (tree.tables[d].double() @ below.given).unflatten(1, (-1, b))
         pre, given = terms[:, :, 0], above[:, :, 0]
         for child in range(1, b):
@@ -139,16 +134,6 @@ class Moments:
     variance: Tensor
 
 
-def activation_means(parts: Parts) -> Tensor:
-    r"""Return :math:`v_j(z_\mu) = \mathbb E[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)`` (Table 1)."""
-    return parts.active @ parts.given.transpose(-1, -2)
-
-
-def activation_variances(parts: Parts) -> Tensor:
-    r"""Return :math:`\mathbb V[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)``."""
-    return _moments(parts.active, parts.given).variance
-
-
 def moments(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts]) -> list[Moments]:
     r"""Return the conditional moments of the pre-activations at every depth, the root's first.
 
@@ -157,23 +142,28 @@ def moments(tree: LatentTree, net: TreeNetwork, listed: dict[int, Parts]) -> lis
     :math:`\sum_\nu w_{j\nu}^\top \mathrm{Cov}[f_\nu \mid z_0]\, w_{j\nu}`.
     """
     below, b = listed[1], tree.branching[0]
-    given = tree.tables[0].double() @ below.given  # of the pattern, given the root
-    mean = below.active @ given.transpose(-1, -2)  # (R, children, width, m0)
+    given, active = tree.tables[0].double() @ below.given, below.pre.relu()  # of the pattern, given the root
+    mean = active @ given.transpose(-1, -2)  # (R, children, width, m0)
     centre = mean.mean(-1, keepdim=True)
-    centred, offset = below.active - centre, (mean - centre).movedim(-1, 2)  # (R, children, m0, width)
+    centred, offset = active - centre, (mean - centre).movedim(-1, 2)  # (R, children, m0, width)
     second = (centred[:, :, None] * given[:, :, :, None]) @ centred[:, :, None].transpose(-1, -2)
     covariance = second - offset[..., :, None] * offset[..., None, :]
     weight = net.weights[0].double()[:, 0].unflatten(-1, (b, -1)).movedim(-2, 1)  # (R, children, width, units below)
     total = (weight @ mean).sum(1) + net.biases[0].double()[:, 0, :, None]
     variance = torch.einsum("rcwi,rczij,rcwj->rwz", weight, covariance, weight)
-    inner = [_moments(listed[d].pre, listed[d].given) for d in range(1, tree.depth)]
+    inner = [conditional_moments(listed[d].pre, listed[d].given) for d in range(1, tree.depth)]
     return [Moments(total[:, None], variance[:, None]), *inner]
 
 
-def _moments(values: Tensor, given: Tensor) -> Moments:
-    """Return mean and variance, ``(..., width, m)`` each, of ``(..., width, patterns)`` under ``given``, ``(..., m, patterns)``.
+def conditional_moments(values: Tensor, given: Tensor) -> Moments:
+    r"""Return mean and variance, ``(..., width, m)`` each, of ``(..., width, patterns)`` under ``given``, ``(..., m, patterns)``.
 
+    Of rectified units, ``parts.pre.relu()`` under ``parts.given``, the mean is :math:`v_j(z_\mu)` of Table 1 of [tian2020].
     Values are taken about their mean over ``z`` before they are squared, so that a large common part costs no digits.
+
+    >>> chances = torch.tensor([[0.5, 0.5], [0.0, 1.0]])  # of two patterns, given z = 0 and given z = 1
+    >>> conditional_moments(torch.tensor([[1.0, 3.0]]), chances)
+    Moments(mean=tensor([[2., 3.]]), variance=tensor([[1., 0.]]))
     """
     chance = given.transpose(-1, -2)
     mean = values @ chance
@@ -200,9 +190,9 @@ def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: dict[int, Pa
     """
     listed = list_parts(tree, net) if listed is None else listed
     found = []
-    for prior, moment, m in zip(marginals(tree), moments(tree, net, listed), tree.values):
-        z = torch.arange(m, dtype=torch.float64, device=prior.device)
-        prior = prior.double()
+    for product, moment, m in zip(from_root(tree), moments(tree, net, listed), tree.values):
+        z = torch.arange(m, dtype=torch.float64, device=product.device)
+        prior = torch.einsum("rz,rnzm->rnm", tree.root, product).double()  # P(z) of every node
         z_centred = z - (prior * z).sum(-1, keepdim=True)
         mean = (moment.mean * prior[:, :, None]).sum(-1)
         centred = moment.mean - mean[..., None]

@@ -141,11 +141,6 @@ def from_root(tree: LatentTree) -> list[Tensor]:
     return products
 
 
-def marginals(tree: LatentTree) -> list[Tensor]:
-    r"""Return :math:`\mathbb P(z_\mu) = \sum_{z_0} \mathbb P(z_0)\, P_{0\mu}` for all nodes: ``(R, nodes, m_d)`` a depth."""
-    return [torch.einsum("rz,rnzm->rnm", tree.root, product) for product in from_root(tree)]
-
-
 def polarity(table: Tensor) -> Tensor:
     r"""Return the polarity :math:`\rho = 2\,\mathbb P(z_\nu = 1 \mid z_\mu = 1) - 1` of tables ``(..., 2, 2)`` (Table 1).
 
@@ -170,13 +165,11 @@ def descend(tree: LatentTree, root: Tensor, uniform: Tensor) -> list[Tensor]:
     root: values ``(R, B)``.  uniform: ``(R, nodes below the root, B)`` in [0, 1), the numbers of the upper depths first.
     Binary variables come as booleans, others as int64.
     """
-    drawn, start = [root[:, None]], 0
-    for table, b in zip(tree.tables, tree.branching):
+    drawn = [root[:, None]]
+    for table, b, u in zip(tree.tables, tree.branching, uniform.split(tree.nodes[1:], 1)):
         edge = table.cumsum(-1)[..., :-1].to(uniform.dtype)
-        nodes, above, cuts = edge.shape[1:]
+        above, cuts = edge.shape[2:]
         parent = drawn[-1][:, :, None]
-        u = uniform[:, start : start + nodes]
-        start += nodes
         # inverse of the cumulative distribution: one comparison a value
         if above == 2 and cuts == 1:  # the papers' case, several times faster than to gather
             if_0, if_1 = (u >= edge[:, :, value] for value in (0, 1))

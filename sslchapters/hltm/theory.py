@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sslbook._random import Streams
-from sslbook.trees.exact import Parts, TreeNetwork, activation_means
+from sslbook.trees.exact import Parts, TreeNetwork
 from sslbook.trees.latent import LatentTree, from_root, random_categorical, symmetric_binary
 
 
@@ -88,7 +88,7 @@ def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: S
 
 def selectivity(parts: Parts) -> Tensor:
     r""":math:`s_j = \frac12 (v_j(1) - v_j(0))` of binary trees, ``(R, nodes, width)``."""
-    v = activation_means(parts)
+    v = parts.pre.relu() @ parts.given.mT  # E[f_j | z], (R, nodes, width, m)
     return (v[..., 1] - v[..., 0]) / 2
 
 
@@ -115,9 +115,9 @@ def signals(tree: LatentTree, listed: dict[int, Parts]) -> list[Tensor]:
 
 def means_given_root(tree: LatentTree, listed: dict[int, Parts], depth: int) -> Tensor:
     r""":math:`[\mathbb E[f_k \mid z_0]]` for the nodes of one depth (Eq. 167), ``(R, nodes, m_0, fan-in)``."""
-    means = activation_means(listed[depth + 1]).transpose(-1, -2)
+    below, b = listed[depth + 1], tree.branching[depth]
+    means = (below.pre.relu() @ below.given.mT).mT  # given the node itself, (R, nodes, m, width)
     given_root = from_root(tree)[depth + 1].double() @ means  # (R, children, m0, width)
-    b = tree.branching[depth]
     return given_root.unflatten(1, (-1, b)).movedim(2, 3).flatten(3)
 
 
@@ -157,7 +157,7 @@ def expected_connection(tree: LatentTree, net: TreeNetwork, listed: dict[int, Pa
     pieces = []
     for child in range(b):
         alone = _sum_over_siblings(gated, child, b, below.pre.shape[-1])
-        pieces.append(torch.einsum("riq,rzacq->rziac", below.active[:, index * b + child], alone))
+        pieces.append(torch.einsum("riq,rzacq->rziac", below.pre[:, index * b + child].relu(), alone))
     return torch.cat(pieces, 2) * pending[:, None, None]
 
 

@@ -86,7 +86,8 @@ def test_conditional_moments_and_correlations(seed: int, shape: int, width: int)
         found = [(f, moments[d].mean, moments[d].variance)]
         if d in world.passed:
             parts = world.passed[d]
-            found.append((f.relu(), exact.activation_means(parts), exact.activation_variances(parts)))
+            rectified = exact.conditional_moments(parts.pre.relu(), parts.given)
+            found.append((f.relu(), rectified.mean, rectified.variance))
         for quantity, mean, variance in found:
             wanted = world.given(d, k, quantity)
             assert (mean[0, k] - wanted).abs().max() < 1e-11
