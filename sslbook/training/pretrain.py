@@ -47,7 +47,7 @@ class Pretrained(History):
     backbone: the trained network, in evaluation mode.  projector: what training has put behind it; the loss sees
     ``projector(backbone(views))``.  pipeline: the augmentation, which ``embed`` needs.
     rows: the ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch, ``least``, which the loss can't fall
-    below, where that is known, and the columns of :func:`sslbook.training.collapse.measure` where it was measured, with
+    below, where that is known, and the columns of :func:`sslbook.training.evaluate.measure` where it was measured, with
     ``val`` also ``knn``.  The first row is epoch 0, before training, without a loss.
     collapsed: a sentence if the last measurement says that the embeddings have collapsed, and otherwise empty.
     """

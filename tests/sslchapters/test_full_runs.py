@@ -13,7 +13,7 @@ from conftest import Told
 from training_cases import SET, done
 
 from sslbook import cli
-from sslbook.training.presets.papers import Run, presets, run_of
+from sslbook.training.papers import Run, presets, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Diverged
 from sslchapters import data_files

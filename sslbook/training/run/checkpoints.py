@@ -34,7 +34,7 @@ RESULT, WEIGHTS, DIVERGED, LOG, CURVES = "result.json", "backbone.pt", "diverged
 COLUMNS = ("epoch", "step", "lr", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
 """``epoch`` and ``step`` are those done; ``loss`` is the epoch's mean; accuracies are shares of 1; a cell may be empty."""
 WATCHED = ("embedding_cosine", "embedding_rank", "feature_cosine", "feature_rank", "view_cosine", "variance", "least")
-"""Those of :mod:`sslbook.training.collapse`, and what the loss can't fall below; ``rank`` above is that of test images."""
+"""Those of :mod:`sslbook.training.evaluate`, and what the loss can't fall below; ``rank`` above is that of test images."""
 
 Row = dict[str, Any]
 
