@@ -39,10 +39,7 @@ class Work:
     gpu: str | None = None
 
     def __call__(self) -> list[str]:
-        """Make the runs that are not finished; a sentence, also printed, for each that diverged.
-
-        One that stopped goes on from its checkpoint, and one that another process is making is left to it.
-        """
+        """A sentence, also printed, for each run that diverged; one that another process is making is left to it."""
         if self.gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
         failed = []
@@ -143,8 +140,7 @@ def collect(jobs: Sequence[Any]) -> list[str]:
 def queued() -> dict[str, str] | None:
     """The user's jobs that Slurm has not ended, such as ``12_0``, each with its state; None without an answer from Slurm.
 
-    A state is ``running``, or ``pending (Priority)`` with the reason why it waits.  ``squeue`` gives each job of an array a line,
-    and has a minute to answer.
+    A state is ``running``, or ``pending (Priority)`` with the reason why it waits.  ``squeue`` has a minute to answer.
     """
     try:
         command = ["squeue", "--me", "--array", "--noheader", "--format=%i %T %r"]
@@ -164,8 +160,7 @@ def job_of(run: Run, root: Path) -> str:
 def fates(runs: Sequence[Run], root: Path) -> list[str]:
     """A sentence for each of these runs, which are not finished, that Slurm has in its queue or whose job ended.
 
-    ``cifar10-byol seed 1: job 12_0 is pending (Priority)``, or that job 12_0 ended without it, and which log says why.  None is
-    told of a run that was handed to no job, nor of any where Slurm doesn't answer.
+    None is told of a run that was handed to no job, nor of any where Slurm doesn't answer.
     """
     handed = {job: run for run in runs if (job := job_of(run, root))}
     queue = queued() if handed else None

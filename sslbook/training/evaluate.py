@@ -3,20 +3,8 @@ r"""What a network's representations are worth: nearest neighbours, the papers' 
 Representations are the encoder's, before the projector, of un-augmented images, with BatchNorm by its running statistics.
 Accuracies are computed in the features' own precision, whatever is set around the call.
 
-Cost.  An epoch of training passes each image twice forwards and twice backwards, which is about six times an evaluation's one
-pass: :func:`epochs_between` says how seldom to evaluate so that it stays below five per cent.  Nearest neighbours and rank are
-for the way; the linear protocol is for the end.
-
-:func:`measure` looks at a few hundred training images as a step does: two views of each, BatchNorm by the batch, dropout on.
-The draws are the same each time, and none of training's, so that a run that is looked at ends with the same weights.
-
-:func:`collapse` compares with the values before the first step.  With :math:`d = 1 - \cos` of the embeddings of two different
-images and :math:`w` of two views of one, on average, training shall make :math:`w` small and leave :math:`d`.  A collapse makes
-both small: :math:`d` is gone (a mean cosine of 0.99 or more) and :math:`w/d`, which learning lowers, is not.  So a large common
-part of all embeddings is no collapse while views of one image are nearer to each other than those of two, and low rank is none
-where it was low before, as with few images or outputs.  Losses that see the embeddings' length can shrink them; others can
-let it explode, after which steps hardly turn them.  Where both views of an image were alike from the start, nothing
-can be learnt.
+Nearest neighbours and rank are for the way, as seldom as :func:`epochs_between` says; the linear protocol is for the end.  Whether
+different images are still told apart is asked without labels, by :func:`measure` and :func:`collapse`.
 """
 
 from __future__ import annotations
@@ -44,10 +32,6 @@ SIMILARITIES = 2**25
 RESOLUTION = 2 * torch.finfo(torch.bfloat16).eps
 """Of representations computed in bfloat16: of one image with noise too faint to matter they vary by 0.7 eps, of digits by 14 eps
 or more, before any training."""
-PASSES = 6
-"""What an image costs in an epoch of training, in units of what it costs in an evaluation: two views, forwards and backwards."""
-SHARE = 0.05
-"""Of the time of training, what evaluations may take."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +47,17 @@ class LinearAccuracy:
 
 
 def epochs_between(trained: int, evaluated: int) -> int:
-    """The least number of epochs of ``trained`` images of which an evaluation of ``evaluated`` images costs at most 5 %.
+    r"""The least number of epochs of ``trained`` images of which an evaluation of ``evaluated`` images costs at most 5 %.
+
+    An epoch passes each image twice forwards and twice backwards, which is about six times an evaluation's one pass.  So it is
+    :math:`\lceil E/(0.05 \cdot 6\,T) \rceil` for :math:`T` images trained and :math:`E` evaluated.
 
     CIFAR-10: 4 for all 60,000 images.  STL-10: 1.  5,000 images of CIFAR-10, and its 10,000 test images: 10.
 
     >>> epochs_between(50_000, 60_000)
     4
     """
-    return max(1, math.ceil(evaluated / (PASSES * SHARE * trained) - 1e-9))
+    return max(1, math.ceil(evaluated / (0.05 * 6 * trained) - 1e-9))
 
 
 @anywhere
@@ -331,6 +318,9 @@ READ = (
 def measure(step: Step, settings: Settings) -> dict[str, float]:
     """The columns of a row that tell of a collapse, of one view each; nothing where an output is no finite number.
 
+    A few hundred training images are looked at as a step does: two views of each, BatchNorm by the batch, dropout on.  The draws
+    are the same each time, and none of training's, so that a run that is looked at ends with the same weights.
+
     embedding_rank, embedding_cosine, feature_rank, feature_cosine: effective rank, and mean cosine of different images.
     view_cosine: mean cosine of the embeddings of two views of one image.  variance: of the embeddings, over all coordinates.
     """
@@ -356,7 +346,14 @@ def measure(step: Step, settings: Settings) -> dict[str, float]:
 
 
 def collapse(now: dict[str, Any], before: dict[str, Any], *, labels: bool = False, length: bool = False) -> str:
-    """What the row ``now`` says of a collapse, as a sentence; "" where there is none.
+    r"""What the row ``now`` says of a collapse, as a sentence; "" where there is none.
+
+    With :math:`d = 1 - \cos` of the embeddings of two different images and :math:`w` of two views of one, on average, training
+    shall make :math:`w` small and leave :math:`d`.  A collapse makes both small: :math:`d` is gone (a mean cosine of 0.99
+    or more) and :math:`w/d`, which learning lowers, is not.  So a large common part of all embeddings is no collapse while views of
+    one image are nearer to each other than those of two, and low rank is none where it was low before, as with few images or
+    outputs.  Losses that see the embeddings' length can shrink them; others can let it explode, after which steps hardly turn
+    them.  Where both views of an image were alike from the start, nothing can be learnt.
 
     before: the row before the first step, or one without these columns, where less can be said.  labels: the loss sees classes, of
     which it may leave one direction less than there are.  length: the loss sees how long the embeddings are.

@@ -45,10 +45,6 @@ EPOCHS = (100, 300, 500)
 IMAGES = {"cifar10": "CIFAR-10", "stl10": "STL-10"}
 SECONDS = {"cifar10": 3.0, "stl10": 3.8}
 """Estimated seconds of an epoch on one H200: for CIFAR-10 what we ask of it, for STL-10 that by its arithmetic."""
-WORDS = {"none": None, "null": None, "true": True, "false": False}
-"""Values that a command line writes as words, in any case."""
-TARGET = 4 / 3
-"""An epoch with a target tower, whose forward passes come on top, in epochs without one."""
 with Path(__file__).with_name("papers.tsv").open(encoding="utf-8") as _rows:
     ROWS = list(csv.DictReader(_rows, delimiter="\t"))
 """The rows of the papers' tables on either data set: ``name``, ``tables``, ``what`` and ``changes``."""
@@ -79,20 +75,22 @@ class Preset:
 
     @property
     def minutes(self) -> float:
-        """The estimate of its minutes on one H200, its epochs times :data:`SECONDS`, and times :data:`TARGET` with a target tower.
+        """The estimate of its minutes on one H200, epochs times :data:`SECONDS`; 0 for small networks, which need no such machine.
 
-        0 for small networks, which need no such machine.
+        A target tower, whose forward passes come on top, makes an epoch 4/3 times as long.
 
         >>> presets()["cifar10-simclr-nce"].minutes, presets()["digits-byol"].minutes
         (25.0, 0.0)
         """
         if self.settings.networks.width < 64:
             return 0.0
-        more = TARGET if self.settings.networks.target else 1.0
+        more = 4 / 3 if self.settings.networks.target else 1.0
         return SECONDS.get(self.settings.dataset, 0.0) * more * self.settings.epochs / 60
 
     def text(self) -> str:
         """What it is, in lines: its name and words; the commands that show its tables; epochs and minutes.
+
+        Small runs have no table, and need no H200, so only the first line:
 
         >>> print(presets()["digits-byol"].text())
         digits-byol: BYOL on scikit-learn's digits, with a small network, in a minute
@@ -197,6 +195,7 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
     (0.9, 0.99)
     """
     found: dict[str, Any] = {}
+    words = {"none": None, "null": None, "true": True, "false": False}  # in any case
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key:
@@ -207,7 +206,7 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
         for part in [text] if text.startswith("[") else filter(str.strip, text.split(",")):
             word = part.strip()
             try:
-                values.append(WORDS[word.lower()] if word.lower() in WORDS else json.loads(word))
+                values.append(words[word.lower()] if word.lower() in words else json.loads(word))
             except json.JSONDecodeError:
                 values.append(word)
         found[key] = values[0] if len(values) == 1 else tuple(values)
@@ -218,8 +217,6 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
 
 PARENT = "SSLBOOK_PARENT"
 """The variable with the number of the process that began this one as one of several."""
-GRACE_SECONDS = 5.0
-"""How long a process that has lost another one waits to be ended with it."""
 
 
 def train_command(arguments: Sequence[str]) -> int:
@@ -295,8 +292,7 @@ def listing(words: Sequence[str]) -> str:
 def start_processes(ranks: int, arguments: Sequence[str]) -> int:
     """This command in so many processes, begun as ``torchrun`` does; the exit status of the one that failed first.
 
-    They share the cores, unless OMP_NUM_THREADS is set, find each other at a free port of this machine, and end with this process.
-    One that a signal has ended has 128 and the signal's number as its status, as in a shell.
+    They share the cores, unless OMP_NUM_THREADS is set, and end with this process.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -325,11 +321,7 @@ def start_processes(ranks: int, arguments: Sequence[str]) -> int:
 
 
 def train_one(run: Run, root: Path, options: argparse.Namespace) -> int:
-    """Train in this process, which may be one of several, and print accuracies before and after; returns the exit status.
-
-    1: the run diverged, or another process of it has ended.  Other errors are those of
-    :func:`~sslbook.training.run.trainer.train`.
-    """
+    """Train in this process, which may be one of several; errors of :func:`~sslbook.training.run.trainer.train`, but Diverged."""
     first, folder, ended = os.environ.get("RANK", "0") == "0", run.folder(root), False
     if PARENT in os.environ:  # it would go on waiting for the others if who started it were killed
         end_with_parent(int(os.environ[PARENT]))
@@ -344,7 +336,7 @@ def train_one(run: Run, root: Path, options: argparse.Namespace) -> int:
         print(f"sslbook train: {error} (in {folder})", file=sys.stderr)
         return 1
     except distributed.Lost as error:
-        time.sleep(GRACE_SECONDS)
+        time.sleep(5.0)  # to be ended with the lost one by whoever began both
         print(f"sslbook train: {error}", file=sys.stderr)
         return 1
     finally:
@@ -374,11 +366,7 @@ MEASURED = {
 
 
 def runs_command(arguments: Sequence[str]) -> int:
-    """Print a line for each run under a line of heads, and draw the curves if asked to; returns the exit status.
-
-    A line holds the run's name, the settings in which the runs differ, the epochs done, what was measured last, and its state:
-    "finished", "stopped" or "diverged", and whether it has collapsed.  The status is 2 for a folder without a run.
-    """
+    """Print a line for each run: its name, the settings that differ, the epochs done, what was measured last, and its state."""
     does = "The runs of a folder beside each other, of `sslbook train` and of `pretrain`, finished or not."
     parser = argparse.ArgumentParser(prog="sslbook runs", description=does)
     parser.add_argument("folder", nargs="?", type=Path, help="where runs lie (default: SSLBOOK_RUNS, else runs)")
@@ -415,17 +403,10 @@ def runs_command(arguments: Sequence[str]) -> int:
 
 
 def read_runs(root: Path) -> dict[str, tuple[dict[str, Any], list[Row], str]]:
-    """Each run in or below a folder, by its name there: its settings without nesting, its rows, and its state in a word.
-
-    What is read is ``result.json``, and of a run that isn't finished its checkpoint; one that diverged before its first
-    checkpoint is left out.  Raises ValueError, which names the file, for a damaged checkpoint.
-    """
+    """Each run in or below a folder, by its name there: its settings without nesting, its rows, and its state in a word."""
     found = {}
-    there = {
-        path.parent
-        for pattern in (checkpoints.RESULT, checkpoints.STEPS, checkpoints.DIVERGED)
-        for path in root.rglob(pattern)
-    }
+    patterns = (checkpoints.RESULT, checkpoints.STEPS, checkpoints.DIVERGED)
+    there = {path.parent for pattern in patterns for path in root.rglob(pattern)}
     for folder in sorted(there):
         content = checkpoints.read_result(folder)
         state = "finished" if content else "stopped"

@@ -98,8 +98,8 @@ def restore(
     theirs = stored_settings(content["settings"])
     if (theirs.hash(), theirs.seed) != (ours.hash(), ours.seed):
         was, now = flat(theirs.as_json()), flat(ours.as_json())
-        names = [name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name)]
-        names = [name for name in names if name not in ("evaluate", "probes")]
+        names = sorted((was.keys() | now.keys()) - {"evaluate", "probes"})
+        names = [name for name in names if was.get(name) != now.get(name)]
         told = "; ".join(f"{name} {was.get(name)}, now {now.get(name)}" for name in names)
         hint = "choose another folder"
         if names == ["epochs"] and ours.epochs > theirs.epochs:

@@ -41,16 +41,7 @@ from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import COLUMNS, Row
 from sslbook.training.run.checkpoints import Diverged as Diverged
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import (
-    FACTOR,
-    Batches,
-    Step,
-    Views,
-    generator,
-    learning_rate,
-    load_data,
-    make_optimizer,
-)
+from sslbook.training.run.step import FACTOR, Batches, Step, Views, generator, learning_rate, load_data, make_optimizer
 
 try:
     from tqdm import tqdm
