@@ -24,7 +24,7 @@ from sslbook.networks.siamese import build
 from sslbook.training import augment, evaluate
 from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
-from sslbook.training.presets.papers import SMALL, presets
+from sslbook.training.papers import SMALL, presets
 from sslbook.training.run.step import Batches, Step, layout_of, make_optimizer
 from sslchapters.training.live import pillow_views
 

@@ -98,22 +98,23 @@ def _run(arguments: list[str]) -> int:
     return int(commands[name].load()(rest) or 0)
 
 
-def _later(module: str, does: str) -> Callable[[Sequence[str]], int]:
-    """The command of a module, which is imported when the command is run: `sslbook --help` needs no seconds of PyTorch's."""
+def _later(module: str, name: str, does: str) -> Callable[[Sequence[str]], int]:
+    """A function of a module as a command: imported when it is run, so that `sslbook --help` needs no seconds of PyTorch's."""
 
     def run(arguments: Sequence[str]) -> int:
-        return int(importlib.import_module(module).main(arguments))
+        return int(getattr(importlib.import_module(module), name)(arguments))
 
     run.__doc__ = does
     return run
 
 
-train = _later("sslbook.training.presets.command", "Train a preset of the image tables.")
+train = _later("sslbook.training.papers", "train_command", "Train a preset of the image tables.")
 runs = _later(
-    "sslbook.training.run.compare",
+    "sslbook.training.papers",
+    "runs_command",
     "List the runs in a folder, a line each: what differs in their settings, and how they stand.",
 )
-inspect = _later("sslbook.inspect.command", "Report on a trained network, layer by layer.")
+inspect = _later("sslbook.inspect.command", "main", "Report on a trained network, layer by layer.")
 
 
 def _ended(status: int, sentence: str = "") -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sslbook.training.presets.papers import Run
+from sslbook.training.papers import Run
 from sslbook.training.run import checkpoints
 
 TINY = ("networks.width=2", "networks.projector_hidden=8", "networks.projector_out=8", "subset=128", "batch=64")

@@ -121,8 +121,12 @@ the larger images; "digits" and "mnist" are ours: gentler crops, and no mirror i
 def draws(count: int, seed: int, step: int, view: int) -> Tensor:
     """Uniform numbers in [0, 1), float32 ``(count, NUMBERS)``, on the CPU: a function of ``(seed, step, view)`` and nothing else.
 
-    Row i does not depend on ``count``, nor any on the pipeline, so that two can be compared image by image.  With several
-    processes, each takes its rows of the global batch's.
+    They are those of a Philox generator, whose key NumPy's SeedSequence makes of the three; none may be negative.  Row i does not
+    depend on ``count``, nor any on the pipeline, so that two can be compared image by image.  With several processes, each takes
+    its rows of the global batch's.
+
+    >>> torch.equal(draws(2, seed=0, step=7, view=1), draws(5, seed=0, step=7, view=1)[:2])
+    True
     """
     key = np.random.SeedSequence([seed, step, view, *b"augment"])
     return torch.from_numpy(np.random.Generator(np.random.Philox(key)).random((count, NUMBERS), dtype=np.float32))
@@ -169,20 +173,13 @@ def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int 
     return apply(pixels, pipeline, draws(len(pixels), seed, step, view))
 
 
-def _view(
-    pipeline: Pipeline,
-    pixels: Tensor,
-    numbers: Tensor,
-    blends: Tensor,
-    turn: Tensor,
-    before: Tensor,
-    *,
-    ordered: bool = False,
-) -> Tensor:
+def _view(pipeline: Pipeline, *batch: Tensor, ordered: bool = False) -> Tensor:
     """The view of each image that its uniform numbers ``(B, NUMBERS)`` and their :func:`jitter_of` say, in levels until the end.
 
-    ordered: as :func:`jitter_` has it.  Mirroring reverses the columns' weights, so it costs nothing.
+    batch: the pixels, the numbers, and the three parts of the jitter.  ordered: as :func:`jitter_` has it.
+    Mirroring reverses the columns' weights, so it costs nothing.
     """
+    pixels, numbers, blends, turn, before = batch
     (channels, height, width), size = pixels.shape[1:], pipeline.size
     top, left, tall, wide = boxes(numbers[:, :CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
     columns = weights(left, wide, width, size, numbers[:, FLIP] < pipeline.flip)
@@ -198,9 +195,8 @@ def _view(
     if pipeline.blur:
         low, high = pipeline.blur_sigma
         sigma = (low + (high - low) * numbers[:, SIGMA]).float()[:, None]
-        offset = (
-            torch.arange(pipeline.blur_kernel, device=sigma.device, dtype=torch.float32) - pipeline.blur_kernel // 2
-        )
+        taps = torch.arange(pipeline.blur_kernel, device=sigma.device, dtype=torch.float32)
+        offset = taps - pipeline.blur_kernel // 2
         bell = (-0.5 * (offset / sigma).square()).exp()
         blurred = (numbers[:, BLUR] < pipeline.blur)[:, None]
         view = blur(view, torch.where(blurred, bell / bell.sum(1, keepdim=True), (offset == 0).float()))
@@ -318,7 +314,13 @@ def jitter_(
 
 
 def grey(images: Tensor) -> Tensor:
-    """The grey images ``(B, 1, H, W)``, new: 0.299 R + 0.587 G + 0.114 B, Pillow's weights, or a copy of the one channel."""
+    """The grey images ``(B, 1, H, W)``, new: 0.299 R + 0.587 G + 0.114 B, Pillow's weights, or a copy of the one channel.
+
+    They are the luma of ITU-R BT.601 and add up to 1, so a grey image stays what it is, but for rounding.
+
+    >>> grey(torch.tensor([0.0, 200.0, 0.0]).view(1, 3, 1, 1)).item()  # of pure green
+    117.4...
+    """
     if images.shape[1] == 1:
         return images.clone()
     red, green, blue = images.unbind(1)
@@ -406,6 +408,10 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Each image between its own two matrices, ``rows_b images_bc columns_b^T``, float32.
 
     ``(B, C, H, W)``, ``(B, S, H)`` and ``(B, S, W)`` to ``(B, C, S, S)``: two batched products, columns first.
+
+    >>> turned = torch.eye(3).flip(0)[None]
+    >>> resample(torch.arange(9).view(1, 1, 3, 3), turned, torch.eye(3)[None])[0, 0, 0]  # upside down
+    tensor([6., 7., 8.])
     """
     count, channels, height, width = images.shape
     size = rows.shape[1]

@@ -3,9 +3,8 @@ r"""What a network's representations are worth: nearest neighbours, the papers' 
 Representations are the encoder's, before the projector, of un-augmented images, with BatchNorm by its running statistics.
 Accuracies are computed in the features' own precision, whatever is set around the call.
 
-Cost.  An epoch of training passes each image twice forwards and twice backwards, which is about six times an evaluation's one
-pass: :func:`epochs_between` says how seldom to evaluate so that it stays below five per cent.  Nearest neighbours and rank are
-for the way; the linear protocol is for the end.
+Nearest neighbours and rank are for the way, as seldom as :func:`epochs_between` says; the linear protocol is for the end.  Whether
+different images are still told apart is asked without labels, by :func:`measure` and :func:`collapse`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +21,17 @@ from torch.nn import functional as F
 from sslbook._ambient import anywhere, copied, default_device_of, seeded
 from sslbook._check import require_number, require_tensor, require_whole
 from sslbook.images.datasets import Dataset
-from sslbook.training.augment import Pipeline, plain
+from sslbook.training.augment import Pipeline, draws, plain
+
+if TYPE_CHECKING:
+    from sslbook.training.run.settings import Settings
+    from sslbook.training.run.step import Step
 
 SIMILARITIES = 2**25
 """Numbers of one block of cosines, 128 MB of them."""
 RESOLUTION = 2 * torch.finfo(torch.bfloat16).eps
 """Of representations computed in bfloat16: of one image with noise too faint to matter they vary by 0.7 eps, of digits by 14 eps
 or more, before any training."""
-PASSES = 6
-"""What an image costs in an epoch of training, in units of what it costs in an evaluation: two views, forwards and backwards."""
-SHARE = 0.05
-"""Of the time of training, what evaluations may take."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,17 @@ class LinearAccuracy:
 
 
 def epochs_between(trained: int, evaluated: int) -> int:
-    """The least number of epochs of ``trained`` images of which an evaluation of ``evaluated`` images costs at most 5 %.
+    r"""The least number of epochs of ``trained`` images of which an evaluation of ``evaluated`` images costs at most 5 %.
+
+    An epoch passes each image twice forwards and twice backwards, which is about six times an evaluation's one pass.  So it is
+    :math:`\lceil E/(0.05 \cdot 6\,T) \rceil` for :math:`T` images trained and :math:`E` evaluated.
 
     CIFAR-10: 4 for all 60,000 images.  STL-10: 1.  5,000 images of CIFAR-10, and its 10,000 test images: 10.
 
     >>> epochs_between(50_000, 60_000)
     4
     """
-    return max(1, math.ceil(evaluated / (PASSES * SHARE * trained) - 1e-9))
+    return max(1, math.ceil(evaluated / (0.05 * 6 * trained) - 1e-9))
 
 
 @anywhere
@@ -292,3 +294,94 @@ def _require_finite(**features: Tensor) -> None:
         if not torch._C._functorch.is_functorch_wrapped_tensor(values) and bad.any():  # inside of vmap nobody can look
             rows = f"{int(bad.sum())} of {bad.numel()} rows that are not"
             raise ValueError(f"{argument} must be finite numbers, got {rows}: the network has diverged")
+
+
+# --- without labels: are different images still told apart? ----------------------------------------------------------
+
+IMAGES = 256
+"""Images that are looked at, evenly over the training set, in batches of the run's size."""
+VIEWS = (8, 9)
+"""Numbers of their views; training draws those from 0 to 3."""
+ALIKE, SHRUNK, KEPT, DIRECTIONS, FEWER = 0.99, 0.02, 0.5, 1.8, 8
+"""A collapse: a mean cosine from the first on, or a share of the variance up to the second, while of w/d at least the third is
+left; or a rank below the fourth that was that many times as large."""
+LONGER, SAME = 1e5, 1 - 1e-9
+"""A variance so many times as large comes from steps that are too long; views of so large a cosine are the same."""
+READ = (
+    "negatives, a predictor before a stopped target, BatchNorm in the projector or a smaller learning rate prevent it; "
+    "see “Has it collapsed?” on the book's page The library (library.html#library-collapse)"
+)
+
+
+@anywhere
+@torch.no_grad()
+def measure(step: Step, settings: Settings) -> dict[str, float]:
+    """The columns of a row that tell of a collapse, of one view each; nothing where an output is no finite number.
+
+    A few hundred training images are looked at as a step does: two views of each, BatchNorm by the batch, dropout on.  The draws
+    are the same each time, and none of training's, so that a run that is looked at ends with the same weights.
+
+    embedding_rank, embedding_cosine, feature_rank, feature_cosine: effective rank, and mean cosine of different images.
+    view_cosine: mean cosine of the embeddings of two views of one image.  variance: of the embeddings, over all coordinates.
+    """
+    whole = len(step.pixels)
+    size = min(settings.batch, IMAGES, whole)
+    count = min(IMAGES, whole) // size * size
+    parts = step.pixels[torch.arange(count, device=step.pixels.device) * whole // count].split(size)
+    features, embeddings = [], []
+    with seeded(0), default_device_of(step.pixels):
+        encoder, projector = copied(nn.ModuleList([step.model.encoder, step.model.projector]))
+        for view in VIEWS:
+            drawn = draws(count, settings.seed, 0, view).split(size)
+            features.append(torch.cat([encoder(step.view(*part)).float() for part in zip(parts, drawn, strict=True)]))
+            embeddings.append(torch.cat([projector(part) for part in features[-1].split(size)]))
+    (h, _), (z, other) = features, embeddings
+    if not all(bool(part.isfinite().all()) for part in (*features, *embeddings)):
+        return {}
+    found = {"embedding_rank": effective_rank(z), "embedding_cosine": mean_cosine(z)}
+    found |= {"feature_rank": effective_rank(h), "feature_cosine": mean_cosine(h)}
+    found |= {"view_cosine": F.cosine_similarity(z.double(), other.double(), dim=-1).mean()}
+    found |= {"variance": z.double().var(0, correction=0).sum()}
+    return {name: value.item() for name, value in found.items()}
+
+
+def collapse(now: dict[str, Any], before: dict[str, Any], *, labels: bool = False, length: bool = False) -> str:
+    r"""What the row ``now`` says of a collapse, as a sentence; "" where there is none.
+
+    With :math:`d = 1 - \cos` of the embeddings of two different images and :math:`w` of two views of one, on average, training
+    shall make :math:`w` small and leave :math:`d`.  A collapse makes both small: :math:`d` is gone (a mean cosine of 0.99
+    or more) and :math:`w/d`, which learning lowers, is not.  So a large common part of all embeddings is no collapse while views of
+    one image are nearer to each other than those of two, and low rank is none where it was low before, as with few images or
+    outputs.  Losses that see the embeddings' length can shrink them; others can let it explode, after which steps hardly turn
+    them.  Where both views of an image were alike from the start, nothing can be learnt.
+
+    before: the row before the first step, or one without these columns, where less can be said.  labels: the loss sees classes, of
+    which it may leave one direction less than there are.  length: the loss sees how long the embeddings are.
+    """
+    if "variance" not in now:
+        return ""
+    if before.get("view_cosine", 0.0) >= SAME:
+        return (
+            "two views of an image were the same to the network before the first step: the augmentation changes nothing"
+        )
+    for what in ("embedding", "feature"):
+        if now[f"{what}_rank"] == 0:
+            return f"all images have the same {what}s: collapsed; {READ}"
+    cosine, was = now["embedding_cosine"], before.get("embedding_cosine", 0.0)
+    share = now["variance"] / max(before.get("variance", now["variance"]), 1e-300)
+    apart, were = (max(1 - mean, 1e-12) for mean in (cosine, was))
+    left = (1 - now["view_cosine"]) / apart * were / max(1 - before.get("view_cosine", was), 1e-12)
+    if left >= KEPT and cosine >= ALIKE and apart <= were / 2:
+        first = f", {was:.3f} before the first step" if "variance" in before else ""
+        return f"the embeddings of different images have a mean cosine of {cosine:.4f}{first}: collapsed; {READ}"
+    if left >= KEPT and length and share <= SHRUNK:
+        return f"the variance of the embeddings is {share:.2%} of what it was before the first step: collapsed; {READ}"
+    if not length and share >= LONGER:
+        return f"the variance of the embeddings is {share:.0e} times that before the first step: take a smaller learning rate"
+    for what in ("embedding", "feature"):
+        rank, was = now[f"{what}_rank"], before.get(f"{what}_rank", 0.0)
+        if not labels and rank < DIRECTIONS and was > FEWER * rank:
+            return (
+                f"the {what}s take {rank:.1f} directions, {was:.1f} before the first step: dimensional collapse; {READ}"
+            )
+    return ""

@@ -47,7 +47,7 @@ class Pretrained(History):
     backbone: the trained network, in evaluation mode.  projector: what training has put behind it; the loss sees
     ``projector(backbone(views))``.  pipeline: the augmentation, which ``embed`` needs.
     rows: the ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch, ``least``, which the loss can't fall
-    below, where that is known, and the columns of :func:`sslbook.training.collapse.measure` where it was measured, with
+    below, where that is known, and the columns of :func:`sslbook.training.evaluate.measure` where it was measured, with
     ``val`` also ``knn``.  The first row is epoch 0, before training, without a loss.
     collapsed: a sentence if the last measurement says that the embeddings have collapsed, and otherwise empty.
     """
@@ -233,7 +233,12 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
 def simclr_views(data: Dataset) -> Pipeline:
     """SimCLR's augmentation [chen2020simclr] as for CIFAR-10, views as large as the images' shorter side.
 
+    Crops of 8 to 100 % of the area, mirrored half the time; four in five have their colours changed, by 0.4, 0.4, 0.4 and 0.1 for
+    brightness, contrast, saturation and hue, and one in five is grey.
     Images of 64 pixels or more are blurred, every other one, as those of STL-10 are; mean and deviation stay as they are.
+
+    >>> simclr_views(Dataset(torch.zeros(1, 3, 80, 96, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), "black", 1)).blur
+    0.5
     """
     side = min(data.pixels.shape[2:])
     return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)

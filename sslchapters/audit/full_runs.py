@@ -15,8 +15,8 @@ from typing import Any
 
 from sslbook._check import counted, positive
 from sslbook._files import runs_folder
-from sslbook.training.presets.cluster import CLUSTERS, Work, collect, fates, submit
-from sslbook.training.presets.papers import EPOCHS, IMAGES, ROWS, Run, presets, run_of
+from sslbook.training.cluster import CLUSTERS, Work, collect, fates, submit
+from sslbook.training.papers import EPOCHS, IMAGES, ROWS, Run, presets, run_of
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.step import load_data
 from sslchapters import tables as form

@@ -27,7 +27,7 @@ from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.training import augment, objectives
 from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.evaluate import knn_accuracy, mean_cosine
-from sslbook.training.presets.papers import run_of
+from sslbook.training.papers import run_of
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import Batches

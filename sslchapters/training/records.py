@@ -24,7 +24,7 @@ from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import embed, mean_cosine, report
-from sslbook.training.presets.papers import presets, with_changes
+from sslbook.training.papers import presets, with_changes
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import SUBSET_SEED, load_data
 from sslbook.training.run.trainer import Result, train

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.gpu import STEPS, Step, work_through
 from sslbook import cli
-from sslbook.training.presets.papers import run_of
+from sslbook.training.papers import run_of
 from sslchapters import commands
 
 

@@ -13,9 +13,11 @@ from conftest import Told
 from training_cases import SET, done
 
 from sslbook import cli
-from sslbook.training.presets.papers import Run, presets, run_of
+from sslbook.training import cluster
+from sslbook.training.papers import presets, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Diverged
+from sslbook.training.run.settings import Settings
 from sslchapters import data_files
 from sslchapters import records as store
 from sslchapters.audit import full_runs as tables
@@ -136,14 +138,14 @@ def two(monkeypatch: pytest.MonkeyPatch) -> PaperTable:
 def test_a_run_that_diverges_or_is_made_elsewhere_does_not_stop_the_table(
     two: PaperTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def go(run: Run, root: Path, **options: Any) -> None:
-        if run.name == "stl10-byol":
-            run.folder(root).mkdir()
-            (run.folder(root) / checkpoints.DIVERGED).write_text("diverged at step 12\n")
+    def train(settings: Settings, folder: Path, *, name: str, **options: Any) -> None:
+        if name == "stl10-byol seed 1":
+            folder.mkdir()
+            (folder / checkpoints.DIVERGED).write_text("diverged at step 12\n")
             raise Diverged("the loss is nan at step 12; the checkpoint of step 9 stays")
-        raise checkpoints.Busy(f"{run.name} is being trained by another process")
+        raise checkpoints.Busy(f"{folder} is being trained by another process")
 
-    monkeypatch.setattr(Run, "go", go)
+    monkeypatch.setattr(cluster, "train", train)
     assert cli.main(["table", two.name, "--run", "--seeds", "1", "--folder", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert "stl10-byol seed 1: the loss is nan at step 12; the checkpoint of step 9 stays" in said.err

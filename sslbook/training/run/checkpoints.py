@@ -34,7 +34,7 @@ RESULT, WEIGHTS, DIVERGED, LOG, CURVES = "result.json", "backbone.pt", "diverged
 COLUMNS = ("epoch", "step", "lr", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
 """``epoch`` and ``step`` are those done; ``loss`` is the epoch's mean; accuracies are shares of 1; a cell may be empty."""
 WATCHED = ("embedding_cosine", "embedding_rank", "feature_cosine", "feature_rank", "view_cosine", "variance", "least")
-"""Those of :mod:`sslbook.training.collapse`, and what the loss can't fall below; ``rank`` above is that of test images."""
+"""Those of :mod:`sslbook.training.evaluate`, and what the loss can't fall below; ``rank`` above is that of test images."""
 
 Row = dict[str, Any]
 
@@ -98,8 +98,8 @@ def restore(
     theirs = stored_settings(content["settings"])
     if (theirs.hash(), theirs.seed) != (ours.hash(), ours.seed):
         was, now = flat(theirs.as_json()), flat(ours.as_json())
-        names = [name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name)]
-        names = [name for name in names if name not in ("evaluate", "probes")]
+        names = sorted((was.keys() | now.keys()) - {"evaluate", "probes"})
+        names = [name for name in names if was.get(name) != now.get(name)]
         told = "; ".join(f"{name} {was.get(name)}, now {now.get(name)}" for name in names)
         hint = "choose another folder"
         if names == ["epochs"] and ours.epochs > theirs.epochs:

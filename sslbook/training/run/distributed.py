@@ -1,11 +1,7 @@
 r"""One batch spread over several processes, exactly: loss, gradients and BatchNorm's statistics are those of one process.
 
 Each of :math:`W` processes computes the embeddings of an equal part of the batch, gathers those of all, and has the loss of the
-whole batch.  Gradients are averaged, as ``DistributedDataParallel`` does it: what is minimised is :math:`\frac1W \sum_r L_r`.  So
-the gather hands back by its adjoint: a process's rows get the *sum* of what all losses say of them, not its own gradient alone.
-
-On GPUs, PyTorch's BatchNorm becomes its ``SyncBatchNorm``.  Any other one, for which there is none, sees the gathered batch and
-keeps its own rows of the result, which is exact whatever it does.  In a single process all this does nothing.
+whole batch.  Gradients are averaged, and BatchNorm normalises by all.  In a single process all this does nothing.
 """
 
 from __future__ import annotations
@@ -47,6 +43,10 @@ def world() -> int:
 def own_rows(count: int) -> slice:
     """The rows of a batch of ``count``, a multiple of the processes, that this one holds: process r has ``[r n, (r + 1) n)``.
 
+    What :func:`gather` puts together of these parts is the whole batch in its order, and its rows ``own_rows`` are the part again.
+    Of a count that is no multiple the last rows would be nobody's, so :class:`~sslbook.training.run.step.Batches` refuses it for a
+    batch, and for the last one of an epoch.
+
     >>> own_rows(8)  # alone
     slice(0, 8, None)
     """
@@ -70,9 +70,10 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(x: Tensor) -> Tensor:
-    """All processes' rows of one shape, ``(N, ...) -> (W N, ...)``, in the order of the processes.
+    r"""All processes' rows of one shape, ``(N, ...) -> (W N, ...)``, in the order of the processes, which all must call it.
 
-    The gradient is exact: a process's rows get the sum of what the losses of all processes say of them.
+    The gradient is exact.  What is minimised is the mean loss :math:`\frac1W \sum_r L_r` (:func:`average_gradients`), so the gather
+    hands back by its adjoint: a process's rows get the *sum* of what the losses of all say of them, not its own gradient alone.
     """
     return x if world() == 1 else _Gather.apply(x)
 
@@ -80,7 +81,8 @@ def gather(x: Tensor) -> Tensor:
 def gather_outputs(outputs: Outputs) -> Outputs:
     """The embeddings and labels of the whole batch, ``(N, D) -> (W N, D)``, with their gradients.
 
-    What stands in two places, as the embeddings where predictions would be if there is no predictor, is sent once.
+    What is not there, such as labels, stays None.  What stands in two places, as the embeddings where predictions
+    would be if there is no predictor, is sent once.
     """
     if world() == 1:
         return outputs
@@ -90,7 +92,10 @@ def gather_outputs(outputs: Outputs) -> Outputs:
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace each parameter's gradient by its mean over the processes, in one exchange; call it after ``backward``."""
+    r"""Replace each parameter's gradient by its mean over the processes, in one exchange; call it after ``backward``.
+
+    It is that of :math:`\frac1W \sum_r L_r`, as in ``DistributedDataParallel``.  Which have none must be the same in all processes.
+    """
     if world() == 1:
         return
     gradients = [weights.grad for weights in parameters if weights.grad is not None]
@@ -103,6 +108,8 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 def share_batchnorm(module: nn.Module) -> nn.Module:
     """Let each BatchNorm in ``module``, PyTorch's, ours or a subclass, normalise by the whole batch; call it on its device.
 
+    On GPUs, PyTorch's own becomes its ``SyncBatchNorm``.  Any other one, for which there is none, sees the gathered batch and keeps
+    its own rows of the result, which is exact whatever it does.
     Parameters, buffers and the caller's hooks stay; a hook behind the layer sees this process's rows.
     """
     for part in module.modules() if world() > 1 else ():
@@ -121,10 +128,8 @@ def join(device: str | torch.device | None) -> torch.device:
     There it also joins the other processes, over nccl on GPUs and else over gloo.  Raises ValueError for variables of ``torchrun``
     that are missing.
     """
-    place, together = (
-        torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
-        "WORLD_SIZE" in os.environ,
-    )
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    together = "WORLD_SIZE" in os.environ
     if place.type == "cuda" and together:
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(place)
@@ -139,6 +144,8 @@ def leave(*, together: bool = True) -> None:
     """Take this process out of the group at the end of a run: ``together`` when all have come to it, else alone.
 
     Together, they wait for each other: who is through with an exchange and gone takes it from those that still wait in it.
+    After an error the others may never come, so a process that has failed leaves alone.  Without a group it does nothing, and
+    afterwards :func:`world` is 1.
     """
     if dist.is_available() and dist.is_initialized():
         if together:

@@ -136,6 +136,9 @@ class Settings:
 
         ``epochs`` counts only where a step depends on it, by the cosine schedule or by ``ema_end``.  Otherwise a run is the
         beginning of one with more epochs, which has the same hash and goes on where the shorter one ended.
+
+        >>> Settings(epochs=100, seed=1).hash() == Settings(epochs=500).hash() != Settings(lr=0.1).hash()
+        True
         """
         content = {name: value for name, value in self.as_json().items() if name not in FREE}
         if self.schedule != "cosine" and self.ema_end is None:
@@ -146,7 +149,8 @@ class Settings:
 def stored_settings(text: str) -> Settings:
     """The settings that a checkpoint, a result or a record holds as JSON, checked like any others.
 
-    Earlier versions had a setting ``capture``, on which no weight depends.
+    Earlier versions had a setting ``capture``, on which no weight depends.  Raises ValueError or TypeError for values that are
+    not allowed, KeyError without ``networks``.
 
     >>> stored_settings('{"lr": 0.1, "networks": {"width": 8}}').networks.width
     8
@@ -158,6 +162,8 @@ def stored_settings(text: str) -> Settings:
 
 def flat(settings: Mapping[str, Any], room: str = "") -> dict[str, Any]:
     """Settings, as :meth:`Settings.as_json` has them, by the names that a command line has for them.
+
+    :func:`with_values` takes these names back.
 
     >>> flat({"lr": 0.1, "networks": {"width": 8}, "loss_kwargs": {"temperature": 0.2}})
     {'lr': 0.1, 'networks.width': 8, 'temperature': 0.2}

@@ -1,9 +1,7 @@
 r"""What a run computes, as functions of its seed and of the step: images and views, loss and gradients, and the optimiser's rates.
 
-Nothing here remembers anything but an optimiser's averages, and every generator is made afresh from the run's seed, a purpose
-and a number.  So a run that goes on after a crash sees what it would have seen, and how many processes share a batch changes
-nothing.  In this order: the images, their order and the draws of their views; a :class:`Step`, in which precision and layout, and
-captured or compiled; learning rates and optimisers.
+Nothing here remembers anything but an optimiser's averages.  In this order: the images, their order and the draws of their views;
+a :class:`Step`, in which precision and layout, and captured or compiled; learning rates and optimisers.
 """
 
 from __future__ import annotations
@@ -34,8 +32,6 @@ LARGE = 1_000_000
 """Weights from which on bfloat16 was measured to be faster on a processor that has it: a ResNet-18 of width 20."""
 GRAPHS = True
 """Whether one GPU's steps are captured as a CUDA graph, which saves the time of starting each kernel."""
-WARM = 3
-"""Forward and backward passes before a graph is captured, so that libraries have chosen their kernels."""
 
 
 # --- what a step sees ------------------------------------------------------------------------------------------------
@@ -45,7 +41,12 @@ def generator(seed: int, purpose: str, number: object) -> torch.Generator:
     """Random numbers for one purpose in one epoch or step: a function of its three arguments, on every machine.
 
     The seed is the first 63 bits of the SHA-256 of ``"SEED PURPOSE NUMBER"``, so that neighbouring numbers, and the order of the
-    images and the weights of a new predictor in one epoch, have nothing in common.
+    images and the weights of a new predictor in one epoch, have nothing in common.  Each is made afresh, so a run that goes on
+    after a crash sees what it would have seen, and how many processes share a batch changes nothing.
+
+    >>> seeds = [generator(0, purpose, 3).initial_seed() for purpose in ("order", "order", "noise")]
+    >>> seeds[0] == seeds[1] != seeds[2]
+    True
     """
     digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
@@ -54,11 +55,14 @@ def generator(seed: int, purpose: str, number: object) -> torch.Generator:
 def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
     """Training images, or a subset of them, and test images, as the settings name them.
 
-    Every seed has the same subset.  Raises FileNotFoundError, which says where images are looked for, if they are missing.
+    Every seed has the same subset, and test images are never cut.  Raises FileNotFoundError, which says where
+    images are looked for, if they are missing.
+
+    >>> [len(part) for part in load_data(Settings(dataset="digits", pipeline="digits", subset=100))]
+    [100, 400]
     """
-    whole, tests = (
-        datasets.load_dataset(settings.dataset, part, download=download) for part in (settings.split, "test")
-    )
+    parts = (settings.split, "test")
+    whole, tests = (datasets.load_dataset(settings.dataset, part, download=download) for part in parts)
     return datasets.subset(whole, settings.subset, SUBSET_SEED), tests
 
 
@@ -66,10 +70,11 @@ class Batches:
     """Which of the ``images`` a step sees, and the draws of their views; this process's part of what all of them share.
 
     ``per_epoch`` is the number of steps in an epoch.  Where an objective takes weights from two further views, there are four
-    of each image.  Raises ValueError if there is no batch, or one that the processes can't share.
+    of each image.
     """
 
     def __init__(self, settings: Settings, images: int) -> None:
+        """Raises ValueError if there is no batch, or one that the processes can't share."""
         self.settings, self.images = settings, images
         self.views = 4 if sees(settings.objective, **settings.loss_kwargs) == "further" else 2
         size, processes, rest = settings.batch, distributed.world(), images % settings.batch
@@ -108,13 +113,6 @@ class Step:
 
     model: the networks, with their first weights.  pixels: all images, uint8 ``(N, C, H, W)``, on the device where they are trained
     on.  labels: their classes ``(N,)``, if the objective asks for those.
-    backbone, pipeline: the caller's own encoder with its number of features, and augmentation, in the place of the settings'.
-    own_views, own_loss: see ``train``; no graph is captured of these.
-
-    precision: the type in which the networks multiply, under autocast; views and loss stay in float32.  ``auto`` is bfloat16 on a
-    GPU, and on a processor that multiplies in it for a million weights or more: the book's small networks stay in float32, so that
-    their numbers are the same on every processor.
-    Raises ValueError where labels are asked for and missing.
     """
 
     def __init__(
@@ -127,6 +125,16 @@ class Step:
         own_views: Views | None = None,
         own_loss: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        """Build the networks and bring them and the images to the device.
+
+        backbone, pipeline: the caller's own encoder with its number of features, and augmentation, in the place of the settings'.
+        own_views, own_loss: see ``train``; no graph is captured of these.
+
+        The networks multiply in the settings' precision, under autocast; views and loss stay in float32.  ``auto`` is bfloat16 on a
+        GPU, and on a processor that multiplies in it for a million weights or more: the book's small networks stay in float32, so
+        that their numbers are the same on every processor.
+        Raises ValueError where labels are asked for and missing.
+        """
         seen = sees(settings.objective, **settings.loss_kwargs)
         if seen == "labels" and (missing := int((data.labels < 0).sum())):
             without = f"{missing} of the {len(data)} of {data.name} have none"
@@ -153,6 +161,7 @@ class Step:
         """One view of each image, bytes ``(B, C, H, W)`` to float32 ``(B, C, size, size)``, as its draws ``(B, NUMBERS)`` say.
 
         The caller's function gets pixels in [0, 1], and a generator on the processor that depends on the first image's draws.
+        So it differs from step to step, from view to view and from process to process, and is the same in a run that goes on.
         """
         if self.own_views is None:
             return apply(pixels, self.pipeline, drawn)
@@ -195,7 +204,7 @@ class Step:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                for _ in range(WARM):
+                for _ in range(3):  # so that libraries have chosen their kernels
                     self.gradients(*self._inputs)
             torch.cuda.current_stream().wait_stream(side)
             for parameter in self.model.parameters():
@@ -221,6 +230,9 @@ def layout_of(width: int, device: torch.device) -> torch.memory_format:
     a vector register has numbers writes behind its workspace: below 8 with AVX2, below 16 with AVX-512 and larger images
     (uxlfoundation/oneDNN issue 6035; seen in 3.5.3 to 3.13.3, which are PyTorch 2.5 to 2.15).  The heap is corrupted, and the
     process dies now or later.  Every such shortcut of the network has ``width`` channels or more.
+
+    >>> layout_of(8, torch.device("cpu")), layout_of(64, torch.device("cpu"))
+    (torch.contiguous_format, torch.channels_last)
     """
     narrow = device.type == "cpu" and width < 16
     return torch.contiguous_format if narrow else torch.channels_last

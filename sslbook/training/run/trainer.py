@@ -34,24 +34,14 @@ from sslbook._files import commit, remove_parts, write_text
 from sslbook._machine import GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
-from sslbook.training import collapse
+from sslbook.training import evaluate
 from sslbook.training.augment import Pipeline
-from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.objectives import least
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import COLUMNS, Row
 from sslbook.training.run.checkpoints import Diverged as Diverged
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import (
-    FACTOR,
-    Batches,
-    Step,
-    Views,
-    generator,
-    learning_rate,
-    load_data,
-    make_optimizer,
-)
+from sslbook.training.run.step import FACTOR, Batches, Step, Views, generator, learning_rate, load_data, make_optimizer
 
 try:
     from tqdm import tqdm
@@ -179,8 +169,8 @@ def train(
             evaluated.append(part if there.all() else part.take(there))
         every, probes = settings.evaluate, {settings.epochs, *settings.probes}
         if every is None:
-            seen = sum(map(len, evaluated)) or 2 * min(collapse.IMAGES, len(images))
-            every = epochs_between(len(images), seen)
+            seen = sum(map(len, evaluated)) or 2 * min(evaluate.IMAGES, len(images))
+            every = evaluate.epochs_between(len(images), seen)
 
         # Model, objective and augmentation: a step computes the loss and leaves the gradients.
         if place.type == "cuda":
@@ -301,14 +291,14 @@ def train(
                         row |= {} if floor is None else {"least": floor}
                         row["images_per_second"] = round((done - epoch_from) * settings.batch / seconds, 1)
                     if epoch in probes or (every and epoch % every == 0):
-                        row |= collapse.measure(step, settings)  # in all processes, which share BatchNorm's batch
+                        row |= evaluate.measure(step, settings)  # in all processes, which share BatchNorm's batch
                         if epoch:
                             before = rows[0] if rows and rows[0]["epoch"] == 0 else {}
-                            row["collapsed"] = collapse.collapse(row, before, **sort)
+                            row["collapsed"] = evaluate.collapse(row, before, **sort)
                         if first and evaluated:
                             known, asks = evaluated
                             how: dict[str, Any] = {"linear": epoch in probes, "seed": settings.seed}
-                            row |= report(model.encoder, known, asks, step.pipeline, place, **how)
+                            row |= evaluate.report(model.encoder, known, asks, step.pipeline, place, **how)
                     row["seconds"] = round(earlier + time.monotonic() - begun, 3)
                     rows.append(row)
                     if first:

@@ -20,7 +20,7 @@ from sslbook.cli import main
 from sslbook.inspect import measure
 from sslbook.inspect.measure import inspect_network
 from sslbook.inspect.report import ALL, BETWEEN, NOISE, OUTCOMES, RANDOM, UNTRAINED, WITHIN, Report, Share
-from sslbook.training.presets.papers import run_of
+from sslbook.training.papers import run_of
 from sslbook.training.run.trainer import train
 
 

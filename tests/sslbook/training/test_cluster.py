@@ -12,8 +12,8 @@ import pytest
 import torch
 from training_cases import SET, until
 
-from sslbook.training.presets import cluster
-from sslbook.training.presets.papers import Run, run_of
+from sslbook.training import cluster
+from sslbook.training.papers import Run, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.trainer import SAVE_SECONDS
 
@@ -89,7 +89,7 @@ def test_a_job_that_is_out_of_time_is_queued_again_and_ends_its_run_as_it_would_
     worker.send_signal(signal.SIGUSR2)
     assert cluster.collect([job]) == []
     assert "going on after step" in job.paths.stderr.read_text()
-    run.go(tmp_path / "alone", device="cpu", quiet=True)
+    assert cluster.Work([run], tmp_path / "alone", {"device": "cpu", "quiet": True})() == []
     one, other = (checkpoints.latest(run.folder(place)) for place in (root, tmp_path / "alone"))
     assert one is not None
     assert other is not None

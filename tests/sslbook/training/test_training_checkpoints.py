@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_cases import TINY
 
-from sslbook.training.presets.papers import run_of
+from sslbook.training.papers import run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.step import learning_rate

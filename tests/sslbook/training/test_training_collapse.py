@@ -16,7 +16,7 @@ import sslbook
 from sslbook.images.datasets import Dataset, load_dataset, subset
 from sslbook.losses import batch
 from sslbook.networks.siamese import Networks, Outputs
-from sslbook.training import collapse
+from sslbook.training import evaluate
 from sslbook.training.augment import Pipeline
 from sslbook.training.objectives import least, objective
 from sslbook.training.pretrain import pretrain
@@ -110,7 +110,7 @@ def test_a_large_common_part_of_the_embeddings_is_no_collapse() -> None:
         (few, start, True, ""),
         ({"epoch": 1}, start, False, ""),
     ):
-        told = collapse.collapse(now, before, labels=labels)
+        told = evaluate.collapse(now, before, labels=labels)
         assert words in told
         assert bool(words) == bool(told)
 

@@ -13,7 +13,7 @@ import pytest
 from distributed_cases import free_port
 from training_cases import DIGITS
 
-from sslbook.training.presets.papers import run_of
+from sslbook.training.papers import run_of
 
 pytestmark = pytest.mark.slow
 

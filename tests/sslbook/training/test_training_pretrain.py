@@ -21,9 +21,9 @@ from sslbook.training import pretrain as module
 from sslbook.training.augment import Pipeline
 from sslbook.training.evaluate import embed
 from sslbook.training.objectives import OBJECTIVES
+from sslbook.training.papers import runs_command
 from sslbook.training.pretrain import METHODS, load_run, pretrain
 from sslbook.training.run import checkpoints
-from sslbook.training.run.compare import main as runs_command
 from sslbook.training.run.settings import REPLACED, stored_settings
 
 DATA = subset(load_dataset("digits", "train"), 256)

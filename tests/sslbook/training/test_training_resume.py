@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from sslbook import _machine as compute
 from sslbook.networks.siamese import build
 from sslbook.training.augment import apply, draws
-from sslbook.training.presets.papers import run_of
+from sslbook.training.papers import run_of
 from sslbook.training.run import checkpoints, distributed, trainer
 from sslbook.training.run import step as steps
 from sslbook.training.run.settings import Settings

@@ -12,8 +12,8 @@ import pytest
 from training_cases import SET, done
 
 from sslbook import cli
-from sslbook.training.presets import papers as runs
-from sslbook.training.presets.papers import presets, run_of
+from sslbook.training import cluster
+from sslbook.training.papers import presets, run_of
 from sslbook.training.run import checkpoints
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,12 +28,12 @@ def test_a_run_is_named_by_preset_seed_and_hash_and_by_its_beginning(tmp_path: P
 
 
 def test_finished_runs_are_known_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "train", lambda *a, **k: pytest.fail("it was finished"))
+    monkeypatch.setattr(cluster, "train", lambda *a, **k: pytest.fail("it was finished"))
     run = run_of("cifar10-byol", seed=3, epochs=7)
     assert not run.finished(tmp_path)
     done(run, tmp_path, [{"epoch": 7, "linear": 0.5, "linear_best": 0.6}])
     assert run.finished(tmp_path)
-    run.go(tmp_path)
+    assert cluster.Work([run], tmp_path, {})() == []
     assert not run_of("cifar10-byol", seed=3, epochs=8).finished(tmp_path)
     assert not run_of("cifar10-byol", seed=3, epochs=7, changes=["probes=5"]).finished(tmp_path)
     (run.folder(tmp_path) / checkpoints.RESULT).write_text('{"rows": [{"epoch": 7, "knn": 0.5, "linear": null}]}')

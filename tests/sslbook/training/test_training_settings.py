@@ -9,8 +9,7 @@ import pytest
 from torch import nn
 
 from sslbook.networks.siamese import Networks
-from sslbook.training.presets.command import listing
-from sslbook.training.presets.papers import presets, run_of, with_changes
+from sslbook.training.papers import listing, presets, run_of, with_changes
 from sslbook.training.run.settings import FREE, Settings, stored_settings
 from sslbook.training.run.step import FACTOR, make_optimizer
 from sslchapters.records import recorded

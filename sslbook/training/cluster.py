@@ -19,8 +19,9 @@ import torch
 
 from sslbook._check import installing
 from sslbook._files import write_text
-from sslbook.training.presets.papers import Run
+from sslbook.training.papers import Run
 from sslbook.training.run.checkpoints import Busy, Diverged
+from sslbook.training.run.trainer import train
 
 CLUSTERS = ("local", "slurm", "debug")
 """``debug`` runs the jobs one after the other in this process."""
@@ -44,7 +45,8 @@ class Work:
         failed = []
         for run in self.runs:
             try:
-                run.go(self.root, **self.options)
+                if not run.finished(self.root):
+                    train(run.settings, run.folder(self.root), name=run.title, **self.options)
             except Busy as error:
                 print(f"{run.title}: {error}, and left to it", file=sys.stderr, flush=True)
             except Diverged as error:
@@ -136,7 +138,10 @@ def collect(jobs: Sequence[Any]) -> list[str]:
 
 
 def queued() -> dict[str, str] | None:
-    """The user's jobs that Slurm has not ended, such as ``12_0``, each with its state; None without an answer from Slurm."""
+    """The user's jobs that Slurm has not ended, such as ``12_0``, each with its state; None without an answer from Slurm.
+
+    A state is ``running``, or ``pending (Priority)`` with the reason why it waits.  ``squeue`` has a minute to answer.
+    """
     try:
         command = ["squeue", "--me", "--array", "--noheader", "--format=%i %T %r"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -153,7 +158,10 @@ def job_of(run: Run, root: Path) -> str:
 
 
 def fates(runs: Sequence[Run], root: Path) -> list[str]:
-    """A sentence for each of these runs, which are not finished, that Slurm has in its queue or whose job ended."""
+    """A sentence for each of these runs, which are not finished, that Slurm has in its queue or whose job ended.
+
+    None is told of a run that was handed to no job, nor of any where Slurm doesn't answer.
+    """
     handed = {job: run for run in runs if (job := job_of(run, root))}
     queue = queued() if handed else None
     return [

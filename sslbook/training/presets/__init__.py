@@ -1,1 +1,0 @@
-"""The papers' own runs: presets, tables, clusters, and `sslbook train`."""
