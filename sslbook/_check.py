@@ -2,17 +2,24 @@
 
 A function raises TypeError for another kind of thing and ValueError for a value that isn't allowed; a command line ends with
 status 2.  Checks stand where a call comes in, and where a result would otherwise be silently wrong.
+
+Here is also what a package offers: the names that its ``__init__.pyi`` imports, each loaded when it is first used (PEP 562).
+The stub says each name once, for type checkers, for editors and for Python; whoever asks for another is told the nearest.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import functools
+import importlib
 import math
 import reprlib
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -165,3 +172,40 @@ def installing(extra: str) -> str:
     No registry is asked for ``sslbook``: a name that isn't ours is anybody's.
     """
     return f"pip install '.[{extra}]' in a checkout of the book"
+
+
+# --- what a package offers -------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def homes(stub: Path) -> dict[str, str]:
+    """Return each name that a stub offers, and the module that defines it, from lines ``from module import name as name``.
+
+    The parser takes milliseconds to import, and the stub to read: only those wait who use a name, and once.
+    """
+    import ast
+
+    tree = ast.parse(stub.read_bytes())
+    found = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in found for alias in node.names if node.module}
+
+
+def offer(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of the package whose ``__init__.py`` is ``file``; ``__all__`` is answered, too."""
+    stub = Path(file).with_suffix(".pyi")
+
+    def load(name: str) -> Any:
+        """Return the object of that name, from the module that defines it, and keep it, so that Python finds it by itself.
+
+        Raises AttributeError for a name that there is not, and says the nearest in its own text: Jupyter shows no hint of Python's.
+        """
+        if name == "__all__":
+            return sorted(homes(stub))
+        if name.startswith("_") or name not in homes(stub):
+            near = "".join(f"; did you mean {known}?" for known in nearest(name, homes(stub), 0.6)[:1])
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{near}", name=name)
+        value = getattr(importlib.import_module(homes(stub)[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *homes(stub)})

@@ -113,7 +113,7 @@ runs = _later(
     "sslbook.training.run.compare",
     "List the runs in a folder, a line each: what differs in their settings, and how they stand.",
 )
-inspect = _later("sslbook.inspect.command", "Report on a trained network, layer by layer.")
+inspect = _later("sslbook.inspect.report", "Report on a trained network, layer by layer.")
 
 
 def _ended(status: int, sentence: str = "") -> int:

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 import sslbook
 import sslchapters
-from sslbook.exports import homes
+from sslbook._check import homes
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "sslbook"
