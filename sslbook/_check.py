@@ -142,18 +142,19 @@ def require_tensor(kind: str, **tensors: Tensor) -> None:
             raise TypeError(f"{argument} must be a torch tensor and have {words}, got {got}")
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1, of a command line; raises ArgumentTypeError for anything else."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+def _whole(text: str, words: str, least: int, most: float = math.inf) -> int:
+    """A whole number of a command line, at least ``least`` and at most ``most``: a ``type=`` of argparse.
+
+    Raises ArgumentTypeError, which says in ``words`` what is allowed, for anything else.  Signs, points and blanks are none of a
+    whole number's: a ``-1`` would be read as an option, and ``1e3`` is a floating number.
+    """
+    if not text.isdigit() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {words}")
     return int(text)
 
 
-def seed(text: str) -> int:
-    """A whole number from 0 to 2**32 - 1, of a command line; raises ArgumentTypeError for anything else."""
-    if not text.isdigit() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**32 - 1")
-    return int(text)
+positive = functools.partial(_whole, words="of at least 1", least=1)
+seed = functools.partial(_whole, words="from 0 to 2**32 - 1", least=0, most=2**32 - 1)
 
 
 def counted(number: int, what: str) -> str:
@@ -164,14 +165,6 @@ def counted(number: int, what: str) -> str:
     """
     plural = what + ("es" if what.endswith(("s", "ch")) else "s")
     return f"{number} {what if number == 1 else plural}"
-
-
-def installing(extra: str) -> str:
-    """The command that installs the packages of an extra of ``pyproject.toml``, or of several, as ``book,lab``.
-
-    No registry is asked for ``sslbook``: a name that isn't ours is anybody's.
-    """
-    return f"pip install '.[{extra}]' in a checkout of the book"
 
 
 # --- what a package offers -------------------------------------------------------------------------------------------

@@ -43,11 +43,6 @@ def remove_parts(folder: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def user_path(place: str | Path) -> Path:
-    """A path that a person wrote, with ``~`` and ``~name`` as a shell reads them."""
-    return Path(place).expanduser()
-
-
 def write_text(target: Path, text: str) -> None:
     """Write ``text``, in UTF-8, to ``target`` through :func:`atomic`."""
     with atomic(target) as path:
@@ -75,7 +70,7 @@ def runs_folder(given: Path | None = None) -> Path:
 
     As an absolute path, since a process of a run may have another working folder.
     """
-    return user_path(given or os.environ.get("SSLBOOK_RUNS", "runs")).resolve()
+    return Path(given or os.environ.get("SSLBOOK_RUNS", "runs")).expanduser().resolve()
 
 
 def commit() -> str | None:

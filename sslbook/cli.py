@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 import sslbook
 from sslbook import _machine
-from sslbook._check import InputError, installing, unknown
+from sslbook._check import InputError, unknown
 
 TITLE = "sslbook: the library behind *What Survives Augmentation*, an executable book on self-supervised learning."
 GROUP = "sslbook.commands"
@@ -65,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if package in ("sslbook", "sslchapters", "bookbuild", "benchmarks"):
                 raise
             extra = EXTRAS.get(package, "book")
-            return _ended(2, f"{error.name} is not installed; this command needs: {installing(extra)}")
+            needed = f"pip install '.[{extra}]' in a checkout of the book"  # no registry's sslbook: it isn't ours
+            return _ended(2, f"{error.name} is not installed; this command needs: {needed}")
         except KeyboardInterrupt as error:  # as a shell has it: 128 and the signal's number
             return _ended(128 + getattr(error, "number", signal.SIGINT), str(error) or "stopped")
 
@@ -98,22 +100,17 @@ def _run(arguments: list[str]) -> int:
     return int(commands[name].load()(rest) or 0)
 
 
-def _later(module: str, does: str) -> Callable[[Sequence[str]], int]:
-    """The command of a module, which is imported when the command is run: `sslbook --help` needs no seconds of PyTorch's."""
-
-    def run(arguments: Sequence[str]) -> int:
-        return int(importlib.import_module(module).main(arguments))
-
-    run.__doc__ = does
-    return run
+def _later(module: str, arguments: Sequence[str]) -> int:
+    """Run the command of a module, which is imported only now: `sslbook --help` needs no seconds of PyTorch's."""
+    return int(importlib.import_module(module).main(arguments))
 
 
-train = _later("sslbook.training.presets.command", "Train a preset of the image tables.")
-runs = _later(
-    "sslbook.training.run.compare",
-    "List the runs in a folder, a line each: what differs in their settings, and how they stand.",
-)
-inspect = _later("sslbook.inspect.report", "Report on a trained network, layer by layer.")
+train = functools.partial(_later, "sslbook.training.presets.command")
+train.__doc__ = "Train a preset of the image tables."
+runs = functools.partial(_later, "sslbook.training.run.compare")
+runs.__doc__ = "List the runs in a folder, a line each: what differs in their settings, and how they stand."
+inspect = functools.partial(_later, "sslbook.inspect.report")
+inspect.__doc__ = "Report on a trained network, layer by layer."
 
 
 def _ended(status: int, sentence: str = "") -> int:

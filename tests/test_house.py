@@ -138,18 +138,13 @@ def test_the_lock_satisfies_the_ranges() -> None:
 
 
 def test_every_extra_that_a_message_names_exists() -> None:
-    """``pip install '.[…]'`` of the pages, and `installing` of the code; none asks a registry for `sslbook`, which it lacks."""
+    """``pip install '.[…]'`` of the pages and of the code; none asks a registry for `sslbook`, which it lacks."""
     texts = [*sorted(PACKAGE.rglob("*.py")), *sorted(ROOT.glob("*.md")), *sorted((ROOT / "chapters").glob("*.md"))]
     written = {path: path.read_text(encoding="utf-8") for path in texts}
     asked = re.compile(r"""(pip|uv|conda)\s+(pip )?(install|add)( -\S+)* ["'`]*sslbook\b(?! @)""")
     assert [path for path, text in written.items() if asked.search(text) or "sslbook[" in text] == []
-    extra = re.compile(r"""\.\[([a-z,]+)\]'|installing\(['"](\w+)""")
-    named = {
-        name
-        for text in written.values()
-        for found in extra.finditer(text)
-        for name in (found[1] or found[2]).split(",")
-    }
+    extra = re.compile(r"\.\[([a-z,]+)\]'")
+    named = {name for text in written.values() for found in extra.findall(text) for name in found.split(",")}
     assert "train" in named
     assert named | {"book"} <= set(project()["project"]["optional-dependencies"])
 

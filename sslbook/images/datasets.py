@@ -31,7 +31,6 @@ from torch.nn import functional as F
 
 from sslbook._ambient import anywhere, methods_anywhere
 from sslbook._check import counted, require_one_of, require_whole
-from sslbook._files import user_path
 
 TITLES = {"cifar10": "CIFAR-10", "stl10": "STL-10", "mnist": "MNIST"}
 FOLDERS = {"cifar10": "cifar-10-batches-py", "stl10": "stl10_binary", "mnist": "mnist"}
@@ -122,7 +121,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
         levels = np.rint(images * (255 / 16)).astype(np.uint8)  # 17 levels k/16, to the nearest byte
         return Dataset(torch.from_numpy(levels)[order][:, None], torch.from_numpy(truth)[order], f"digits-{split}", 10)
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    root = user_path(folder or os.environ.get("SSLBOOK_DATA") or f"{caches}/sslbook")
+    root = Path(folder or os.environ.get("SSLBOOK_DATA") or f"{caches}/sslbook").expanduser()
     paths = [root / file for file in MD5[name] if Path(file).name.startswith(SPLITS[name][split])]
     if download and not all(path.is_file() for path in paths):
         _fetch(name, root)
@@ -141,10 +140,8 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
             told = f"its md5 is {md5}, the official one {official}; nothing was loaded"
             raise ValueError(f"{path} is truncated or altered: {told}. Unpack the official archive again.")
         files.append(content)
-    if name == "cifar10":  # pickled rows of the red, green and blue planes of an image, each in row-major order
-        batches = [
-            pickle.loads(file.tobytes(), encoding="bytes") for file in files
-        ]  # which run no code, as their md5 shows
+    if name == "cifar10":  # pickled rows of an image's red, green and blue planes; they run no code, as their md5 shows
+        batches = [pickle.loads(file.tobytes(), encoding="bytes") for file in files]
         pixels = torch.from_numpy(np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32))
         labels = torch.tensor([label for batch in batches for label in batch[b"labels"]])
     elif name == "mnist":  # bytes behind headers of 16 and of 8

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Draw = Callable[[Tensor], Tensor]
-LEVELS = (1 / 8, 1 / 4, 1 / 2, 1.0)
-DOSES = tuple(product(LEVELS, LEVELS))
+DOSES = tuple(product((1 / 8, 1 / 4, 1 / 2, 1.0), repeat=2))
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,8 @@ class DoseResponse:
         order = np.lexsort((self.unshared, self.shared))
         grid = (self.growth - self.growth.mean())[order].reshape(4, 4)
         most = float(np.abs(grid).max()) or 1.0
-        drawn.colorbar(
-            axes.imshow(grid, origin="lower", cmap="RdBu_r", vmin=-most, vmax=most), label="growth less its mean"
-        )
+        shown = axes.imshow(grid, origin="lower", cmap="RdBu_r", vmin=-most, vmax=most)
+        drawn.colorbar(shown, label="growth less its mean")
         axes.set(xticks=[], yticks=[], xlabel="unshared variance →", ylabel="shared variance →")
         return drawn
 

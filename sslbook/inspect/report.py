@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sslbook._check import positive, seed
-from sslbook._files import user_path, write_text
+from sslbook._files import write_text
 from sslbook._machine import device, figure, keep_freed_memory
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Report:
         page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
             Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
         )
-        place = user_path(folder)
+        place = Path(folder).expanduser()
         write_text(place / "report.json", json.dumps({"format": 1, **asdict(self)}, indent=1, allow_nan=False) + "\n")
         write_text(place / "report.html", page.render(report=self, about=self.about, charts=charts, kinds=KINDS))
         return place / "report.html"
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     keep_freed_memory()
     try:
-        place = user_path(options.checkpoint)
+        place = options.checkpoint.expanduser()
         run = open_run(place)
         if options.images in datasets.NAMES:
             images = datasets.load_dataset(options.images, "test")

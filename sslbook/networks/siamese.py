@@ -249,32 +249,27 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
     ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  backbone: an encoder with weights of its
     own, and how many features it gives, in the place of the ResNet-18; a target tower then starts as a copy of it.
     """
+    draw = {}  # a generator for each purpose: the encoder's weights are the same whatever stands above it
+    for purpose in ("encoder", "projector", "predictor", "predictor range", "target encoder", "target projector"):
+        words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
+        draw[purpose] = torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
     with seeded(None):  # PyTorch draws weights when it makes a layer, and ours replace them
         if backbone is None:
             resnet = ResNet18(networks.stem, networks.width, networks.channels).float()
-            initialize(resnet, _generator(seed, "encoder"))
+            initialize(resnet, draw["encoder"])
         siamese = Siamese(networks, *(backbone or (resnet, resnet.features))).float()
-    initialize(siamese.projector, _generator(seed, "projector"))
+    initialize(siamese.projector, draw["projector"])
     if siamese.predictor is not None:
-        initialize(siamese.predictor, _generator(seed, "predictor"))
+        initialize(siamese.predictor, draw["predictor"])
         if networks.predictor_range is not None:
-            siamese.reset_predictor(_generator(seed, "predictor range"))
+            siamese.reset_predictor(draw["predictor range"])
     if siamese.target_encoder is not None and siamese.target_projector is not None:
         if backbone is None:
-            initialize(siamese.target_encoder, _generator(seed, "target encoder"))
-        initialize(siamese.target_projector, _generator(seed, "target projector"))
+            initialize(siamese.target_encoder, draw["target encoder"])
+        initialize(siamese.target_projector, draw["target projector"])
         if networks.target_init == "copy":
             siamese.update_target(keep=0)
     return siamese
-
-
-def _generator(seed: int, purpose: str) -> torch.Generator:
-    """A generator on the CPU of its own for each ``seed`` and ``purpose``, such as "encoder".
-
-    What one of them draws depends on no other: the encoder's weights are the same whatever stands above it.
-    """
-    words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
-    return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
 
 
 # --- ResNet-18 -------------------------------------------------------------------------------------------------------
@@ -357,9 +352,8 @@ def initialize(module: nn.Module, generator: torch.Generator) -> None:
         if isinstance(part, nn.Linear) or part in default:
             bound = 1 / math.sqrt(part.weight[0].numel())
             for weights in part.parameters():
-                weights.copy_(
-                    torch.empty(weights.shape, dtype=weights.dtype).uniform_(-bound, bound, generator=generator)
-                )
+                drawn = torch.empty(weights.shape, dtype=weights.dtype).uniform_(-bound, bound, generator=generator)
+                weights.copy_(drawn)
         elif isinstance(part, nn.Conv2d):
             fan_out = part.weight.numel() // part.in_channels
             drawn = torch.empty(part.weight.shape, dtype=part.weight.dtype).normal_(generator=generator)
