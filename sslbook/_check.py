@@ -45,6 +45,8 @@ def hint(given: object, names: Iterable[str], cutoff: float = 0.4) -> str:
 
     >>> hint("bacth", ["networks", "batch"])
     'did you mean batch?'
+    >>> hint("optimiser", ["networks", "batch"])
+    'there are networks, batch'
     """
     names = tuple(names)
     near = nearest(given, names, cutoff)
@@ -116,6 +118,9 @@ def require_number(argument: str, given: object, **bounds: float) -> float:
 def require_whole(argument: str, given: object, **bounds: int) -> int:
     """:func:`require_number` of an integer type: 3, ``np.int64(3)``, ``torch.tensor(3)``, but not 3.0 and not True.
 
+    Raises TypeError for anything else, and ValueError outside of the ``bounds``, which :func:`require_number` explains.  The result
+    is Python's ``int``, which JSON can hold.
+
     >>> require_whole("k", 3, least=1)
     3
     """
@@ -143,11 +148,7 @@ def require_tensor(kind: str, **tensors: Tensor) -> None:
 
 
 def _whole(text: str, words: str, least: int, most: float = math.inf) -> int:
-    """A whole number of a command line, at least ``least`` and at most ``most``: a ``type=`` of argparse.
-
-    Raises ArgumentTypeError, which says in ``words`` what is allowed, for anything else.  Signs, points and blanks are none of a
-    whole number's: a ``-1`` would be read as an option, and ``1e3`` is a floating number.
-    """
+    """A whole number of a command line; raises ArgumentTypeError, with the ``words`` for what is allowed, for anything else."""
     if not text.isdigit() or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {words}")
     return int(text)
@@ -175,6 +176,9 @@ def homes(stub: Path) -> dict[str, str]:
     """Return each name that a stub offers, and the module that defines it, from lines ``from module import name as name``.
 
     The parser takes milliseconds to import, and the stub to read: only those wait who use a name, and once.
+
+    >>> homes(Path(__file__).with_name("__init__.pyi"))["mlp"]
+    'sslbook.networks.small'
     """
     import ast
 

@@ -27,7 +27,6 @@ import sslbook
 from sslbook import _machine
 from sslbook._check import InputError, unknown
 
-TITLE = "sslbook: the library behind *What Survives Augmentation*, an executable book on self-supervised learning."
 GROUP = "sslbook.commands"
 EXTRAS = {**dict.fromkeys(("pooch", "tqdm", "tensorboard", "submitit"), "train"), "jupyterlab": "book,lab"}
 """The extra, or extras, that a package is of; what else may be missing is of ``book``."""
@@ -65,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             package = (error.name or "sslbook").partition(".")[0]
             if package in ("sslbook", "sslchapters", "bookbuild", "benchmarks"):
                 raise
-            extra = EXTRAS.get(package, "book")
-            needed = f"pip install '.[{extra}]' in a checkout of the book"  # no registry's sslbook: it isn't ours
+            # No registry is asked for sslbook: a name that isn't ours is anybody's.
+            needed = f"pip install '.[{EXTRAS.get(package, 'book')}]' in a checkout of the book"
             return _ended(2, f"{error.name} is not installed; this command needs: {needed}")
         except KeyboardInterrupt as error:  # as a shell has it: 128 and the signal's number
             return _ended(128 + getattr(error, "number", signal.SIGINT), str(error) or "stopped")
@@ -82,8 +81,8 @@ def _run(arguments: list[str]) -> int:
         sys.path.append(source)
     declared = {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
     commands = {name: point for name, point in declared.items() if find_spec(point.module.partition(".")[0])}
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("sslbook", "sslbook COMMAND …", TITLE, formatter_class=layout)
+    parser = argparse.ArgumentParser("sslbook", "sslbook COMMAND …", (sslbook.__doc__ or "").partition("\n")[0])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"sslbook {sslbook.__version__}")
     if not arguments or arguments[0].startswith("-"):
         if not arguments or arguments[0] in ("-h", "--help"):

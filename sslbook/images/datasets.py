@@ -90,6 +90,9 @@ class Dataset:
     def take(self, keep: Tensor | slice | list[int]) -> Dataset:
         """Return the images with the given indices, or those where ``keep`` is true, with their labels and files.
 
+        keep: indices ``(n,)`` in any order, also twice, booleans ``(N,)``, or a slice.  The images of a slice share their memory
+        with this data set; all others are copied.  Raises IndexError for an index that there is not.
+
         >>> digits = load_dataset("digits", "test")
         >>> digits.take(digits.labels == 3)
         Dataset(digits-test: 33 images of 1 x 8 x 8, 10 classes)
@@ -170,6 +173,9 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
     """Indices ``(n,)`` of ``n`` of ``total`` items: a prefix of NumPy's permutation by ``seed``; with None all, in order.
 
     Raises ValueError for an ``n`` outside of ``1 .. total``.
+
+    >>> choose(10, 3, seed=0).equal(choose(10, 5, seed=0)[:3])
+    True
     """
     if n is None:
         return torch.arange(total)
@@ -183,6 +189,9 @@ def shifts(images: Tensor, radius: int = 1) -> Tensor:
 
     The original image comes first.  The others follow in increasing order of (dy, dx), where dy > 0 moves the
     image down, and dx > 0 moves it right.  The shapes are ``(N, C, H, W) -> (N, V, C, H, W)``.
+
+    >>> shifts(torch.tensor([[[[1, 2], [3, 4]]]]))[0, :3, 0].tolist()  # the image, then moved up and left, then up
+    [[[1, 2], [3, 4]], [[4, 0], [0, 0]], [[3, 4], [0, 0]]]
     """
     height, width = images.shape[-2:]
     radius = require_whole("radius", radius, least=0, most=min(height, width) - 1)

@@ -182,7 +182,11 @@ class Report:
         return rows
 
     def table(self) -> str:
-        """Return the verdict, for each layer the shares of the trace and of the step in the leading modes, and what is left out."""
+        """Return the verdict, for each layer the shares of the trace and of the step in the leading modes, and what is left out.
+
+        This is what ``sslbook inspect`` prints.  Its columns are those of :meth:`rows`, without the intervals: "Between images" is
+        the step's own share, and the controls, to its right, are to be compared with it line by line.
+        """
         lines, rows = [self.verdict(), f"Shares in the {self.about['modes']} leading modes:"], self.rows(ends=False)
         cells = [list(row) for row in rows[:1]] + [list(row.values()) for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

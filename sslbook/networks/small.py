@@ -54,7 +54,7 @@ def mlp(
     r"""Return an MLP with layer widths ``(n_0, n_1, ..., n_L)`` and no activation at the top (Section 3 of [tian2020]).
 
     The linear layers have even indices: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
-    act: "linear", "relu", "leaky_relu" or "power".  slope: of leaky ReLU where its input is negative.  power: the degree of the monomial
+    act: "linear", "relu", "leaky_relu" or "power".  slope: of leaky ReLU below 0.  power: the degree of the monomial
     :math:`u^p`.  The piecewise linear ones are of degree 1, :math:`\psi(u) = \psi'(u)\, u`, for Theorem 1 of [tian2020].
     Weights are float64 unless ``dtype`` says otherwise, drawn by :func:`initialize` from ``seed``.
     Raises TypeError or ValueError unless ``widths`` holds at least two positive whole numbers, and for another ``act``.
