@@ -24,7 +24,6 @@ from nbclient.exceptions import CellTimeoutError
 from nbformat import NotebookNode
 
 from bookbuild.layout import SOURCE, code_cells
-from sslbook._files import user_path
 from sslchapters.data_files import require_writable
 from sslchapters.running import LENIENT
 
@@ -67,7 +66,7 @@ def variables() -> dict[str, str]:
     """What of the shell's variables may reach what makes the book, and what Python needs to do the same under each shell."""
     kept = {name: os.environ[name] for name in (*PASSED.split(), *KEYED) if name in os.environ}
     if data := os.environ.get("SSLBOOK_DATA"):
-        kept["SSLBOOK_DATA"] = str(user_path(data).resolve())  # a kernel works in another folder
+        kept["SSLBOOK_DATA"] = str(Path(data).expanduser().resolve())  # a kernel works in another folder
     path = os.pathsep.join([str(SOURCE), *added_path()])
     return {**kept, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
 

@@ -45,7 +45,7 @@ from bookbuild import canvas, cells, markdown, notebooks
 from bookbuild.cells import TIME, CodeTable, opening
 from bookbuild.layout import Repository, words
 from bookbuild.ledger import CODE
-from sslbook.exports import homes
+from sslbook._check import homes
 from sslchapters import data_files
 from sslchapters.ledger import Claim, read_claims
 from sslchapters.records import recorded

@@ -53,7 +53,7 @@ Latent trees, where every expectation is a finite sum:
     latent_correlations  the exact correlation of each unit with its latent variable
 """
 
-from sslbook.exports import offer
+from sslbook._check import offer
 
 __version__ = "0.1.0"
 __getattr__, __dir__ = offer(__name__, __file__)

@@ -17,6 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -32,15 +33,18 @@ C = TypeVar("C")
 M = TypeVar("M", bound=nn.Module)
 
 
+@dataclass(eq=False)
 class _ProcessSetting:
     """A context manager for a setting that all threads share: ``setting(value)`` writes it, and restores it at the end.
 
     Threads may leave their blocks in any order: the last one restores what the first one found.
+    saved: for each block that is open, the value to restore after it.
     """
 
-    def __init__(self, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
-        self.read, self.write, self.lock = read, write, threading.Lock()
-        self.saved: list[list[Any]] = []  # for each block that is open, the value to restore after it
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    saved: list[list[Any]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager
     def __call__(self, value: Any) -> Iterator[None]:

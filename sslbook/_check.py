@@ -2,17 +2,24 @@
 
 A function raises TypeError for another kind of thing and ValueError for a value that isn't allowed; a command line ends with
 status 2.  Checks stand where a call comes in, and where a result would otherwise be silently wrong.
+
+Here is also what a package offers: the names that its ``__init__.pyi`` imports, each loaded when it is first used (PEP 562).
+The stub says each name once, for type checkers, for editors and for Python; whoever asks for another is told the nearest.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import functools
+import importlib
 import math
 import reprlib
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,6 +45,8 @@ def hint(given: object, names: Iterable[str], cutoff: float = 0.4) -> str:
 
     >>> hint("bacth", ["networks", "batch"])
     'did you mean batch?'
+    >>> hint("optimiser", ["networks", "batch"])
+    'there are networks, batch'
     """
     names = tuple(names)
     near = nearest(given, names, cutoff)
@@ -109,6 +118,9 @@ def require_number(argument: str, given: object, **bounds: float) -> float:
 def require_whole(argument: str, given: object, **bounds: int) -> int:
     """:func:`require_number` of an integer type: 3, ``np.int64(3)``, ``torch.tensor(3)``, but not 3.0 and not True.
 
+    Raises TypeError for anything else, and ValueError outside of the ``bounds``, which :func:`require_number` explains.  The result
+    is Python's ``int``, which JSON can hold.
+
     >>> require_whole("k", 3, least=1)
     3
     """
@@ -135,18 +147,15 @@ def require_tensor(kind: str, **tensors: Tensor) -> None:
             raise TypeError(f"{argument} must be a torch tensor and have {words}, got {got}")
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1, of a command line; raises ArgumentTypeError for anything else."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+def _whole(text: str, words: str, least: int, most: float = math.inf) -> int:
+    """A whole number of a command line; raises ArgumentTypeError, with the ``words`` for what is allowed, for anything else."""
+    if not text.isdigit() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {words}")
     return int(text)
 
 
-def seed(text: str) -> int:
-    """A whole number from 0 to 2**32 - 1, of a command line; raises ArgumentTypeError for anything else."""
-    if not text.isdigit() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**32 - 1")
-    return int(text)
+positive = functools.partial(_whole, words="of at least 1", least=1)
+seed = functools.partial(_whole, words="from 0 to 2**32 - 1", least=0, most=2**32 - 1)
 
 
 def counted(number: int, what: str) -> str:
@@ -159,9 +168,41 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what if number == 1 else plural}"
 
 
-def installing(extra: str) -> str:
-    """The command that installs the packages of an extra of ``pyproject.toml``, or of several, as ``book,lab``.
+# --- what a package offers -------------------------------------------------------------------------------------------
 
-    No registry is asked for ``sslbook``: a name that isn't ours is anybody's.
+
+@functools.cache
+def homes(stub: Path) -> dict[str, str]:
+    """Return each name that a stub offers, and the module that defines it, from lines ``from module import name as name``.
+
+    The parser takes milliseconds to import, and the stub to read: only those wait who use a name, and once.
+
+    >>> homes(Path(__file__).with_name("__init__.pyi"))["mlp"]
+    'sslbook.networks.small'
     """
-    return f"pip install '.[{extra}]' in a checkout of the book"
+    import ast
+
+    tree = ast.parse(stub.read_bytes())
+    found = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in found for alias in node.names if node.module}
+
+
+def offer(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of the package whose ``__init__.py`` is ``file``; ``__all__`` is answered, too."""
+    stub = Path(file).with_suffix(".pyi")
+
+    def load(name: str) -> Any:
+        """Return the object of that name, from the module that defines it, and keep it, so that Python finds it by itself.
+
+        Raises AttributeError for a name that there is not, and says the nearest in its own text: Jupyter shows no hint of Python's.
+        """
+        if name == "__all__":
+            return sorted(homes(stub))
+        if name.startswith("_") or name not in homes(stub):
+            near = "".join(f"; did you mean {known}?" for known in nearest(name, homes(stub), 0.6)[:1])
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{near}", name=name)
+        value = getattr(importlib.import_module(homes(stub)[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *homes(stub)})

@@ -43,11 +43,6 @@ def remove_parts(folder: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def user_path(place: str | Path) -> Path:
-    """A path that a person wrote, with ``~`` and ``~name`` as a shell reads them."""
-    return Path(place).expanduser()
-
-
 def write_text(target: Path, text: str) -> None:
     """Write ``text``, in UTF-8, to ``target`` through :func:`atomic`."""
     with atomic(target) as path:
@@ -57,7 +52,9 @@ def write_text(target: Path, text: str) -> None:
 def sync(path: Path) -> None:
     """Bring to the disk what a file holds, or which files a folder has.
 
-    After a power cut a file that was renamed but not synced may have its new name and no content.
+    After a power cut a file that was renamed but not synced may have its new name and no content.  So :func:`atomic` syncs twice:
+    the content before the new name, and the folder, which holds the names, after it.  Raises OSError for a ``path`` that there
+    is not, or which can't be read.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -75,13 +72,14 @@ def runs_folder(given: Path | None = None) -> Path:
 
     As an absolute path, since a process of a run may have another working folder.
     """
-    return user_path(given or os.environ.get("SSLBOOK_RUNS", "runs")).resolve()
+    return Path(given or os.environ.get("SSLBOOK_RUNS", "runs")).expanduser().resolve()
 
 
 def commit() -> str | None:
     """The commit of the source tree, if there is one and git is here to ask; ends in ``+changes`` if files differ from it.
 
-    ``SSLBOOK_COMMIT`` overrules it, for a copy without its history.
+    ``SSLBOOK_COMMIT`` overrules it, for a copy without its history.  It is the whole hash; of the files,
+    only those count that git tracks: a new one that nobody has added yet is no change.
     """
     if given := os.environ.get("SSLBOOK_COMMIT"):
         return given

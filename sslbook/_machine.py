@@ -56,7 +56,11 @@ def device(text: str) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """The processor's own name, as it should stand beside a measured number: ``NVIDIA H200``, ``AMD EPYC 9555``."""
+    """The processor's own name, as it should stand beside a measured number: ``NVIDIA H200``, ``AMD EPYC 9555``.
+
+    device: a GPU, or anything else for the CPU, whose name is Linux's "model name", or where there is none, as elsewhere, what
+    Python's ``platform`` knows: at least the architecture.
+    """
     if device.type == "cuda":
         import torch
 

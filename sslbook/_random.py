@@ -14,6 +14,10 @@ def to_device(drawn: Tensor, device: torch.device | str) -> Tensor:
     """Numbers of the CPU, on the device, without waiting for it; what they were drawn into can be drawn into again.
 
     They go through pinned memory: a copy from pageable memory waits until the device has done all that it was asked before.
+    drawn: of any shape and dtype, which the result has too; on the CPU the result is ``drawn`` itself, and shares its memory.
+
+    >>> to_device(torch.ones(2), "cpu")
+    tensor([1., 1.])
     """
     place = torch.device(device)
     if place.type == "cuda" and drawn.device.type == "cpu":
@@ -39,9 +43,13 @@ class Streams:
         return len(self._generators)
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, out: Tensor | None = None) -> Tensor:
-        """Uniform numbers on [0, 1), ``(R, *shape)`` on the CPU, by the R seeds.
+        r"""Uniform numbers on [0, 1), ``(R, *shape)`` on the CPU, by the R seeds.
 
-        out: a contiguous tensor of that shape to draw into, whose dtype then counts.
+        out: a contiguous tensor of that shape to draw into, whose dtype then counts.  The numbers are multiples of :math:`2^{-24}`
+        in float32 and of :math:`2^{-53}` in float64, so that 0 may come and 1 can't.
+
+        >>> Streams([3, 4, 5]).uniform((2, 8)).shape
+        torch.Size([3, 2, 8])
         """
         drawn = torch.empty(len(self), *shape, dtype=dtype) if out is None else out
         for generator, row in zip(self._generators, drawn.numpy(), strict=True):

@@ -24,9 +24,8 @@ from pathlib import Path
 
 import sslbook
 from sslbook import _machine
-from sslbook._check import InputError, installing, unknown
+from sslbook._check import InputError, unknown
 
-TITLE = "sslbook: the library behind *What Survives Augmentation*, an executable book on self-supervised learning."
 GROUP = "sslbook.commands"
 EXTRAS = {**dict.fromkeys(("pooch", "tqdm", "tensorboard", "submitit"), "train"), "jupyterlab": "book,lab"}
 """The extra, or extras, that a package is of; what else may be missing is of ``book``."""
@@ -64,8 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             package = (error.name or "sslbook").partition(".")[0]
             if package in ("sslbook", "sslchapters", "bookbuild", "benchmarks"):
                 raise
-            extra = EXTRAS.get(package, "book")
-            return _ended(2, f"{error.name} is not installed; this command needs: {installing(extra)}")
+            # No registry is asked for sslbook: a name that isn't ours is anybody's.
+            needed = f"pip install '.[{EXTRAS.get(package, 'book')}]' in a checkout of the book"
+            return _ended(2, f"{error.name} is not installed; this command needs: {needed}")
         except KeyboardInterrupt as error:  # as a shell has it: 128 and the signal's number
             return _ended(128 + getattr(error, "number", signal.SIGINT), str(error) or "stopped")
 
@@ -80,8 +80,8 @@ def _run(arguments: list[str]) -> int:
         sys.path.append(source)
     declared = {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
     commands = {name: point for name, point in declared.items() if find_spec(point.module.partition(".")[0])}
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("sslbook", "sslbook COMMAND …", TITLE, formatter_class=layout)
+    parser = argparse.ArgumentParser("sslbook", "sslbook COMMAND …", (sslbook.__doc__ or "").partition("\n")[0])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"sslbook {sslbook.__version__}")
     if not arguments or arguments[0].startswith("-"):
         if not arguments or arguments[0] in ("-h", "--help"):
@@ -114,7 +114,7 @@ runs = _later(
     "runs_command",
     "List the runs in a folder, a line each: what differs in their settings, and how they stand.",
 )
-inspect = _later("sslbook.inspect.command", "main", "Report on a trained network, layer by layer.")
+inspect = _later("sslbook.inspect.report", "main", "Report on a trained network, layer by layer.")
 
 
 def _ended(status: int, sentence: str = "") -> int:

@@ -4,6 +4,6 @@ The names of ``__init__.pyi`` are loaded when they are first used, so that tools
 executed notebooks (the regression, the ledger) pay neither for torch nor for matplotlib.
 """
 
-from sslbook.exports import offer
+from sslbook._check import offer
 
 __getattr__, __dir__ = offer(__name__, __file__)

@@ -16,11 +16,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from sslbook._files import user_path
 from sslbook.images import datasets
 from sslbook.images.datasets import shifts as shifts
 from sslchapters.instances import convnet
@@ -74,7 +74,7 @@ def readable(name: str) -> bool:
     """Whether :func:`digits` or :func:`read` finds the files of "digits", "mnist" or "cifar10"; `read` checks them."""
     folder = os.environ.get("SSLBOOK_DATA", "")
     files = datasets.MD5[name] if name != "digits" else ()
-    return not files or (folder != "" and all((user_path(folder) / file).is_file() for file in files))
+    return not files or (folder != "" and all((Path(folder).expanduser() / file).is_file() for file in files))
 
 
 @dataclass(frozen=True)

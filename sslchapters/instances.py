@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sslbook.networks.small import activation, initialize, mlp
+from sslbook.networks.small import initialize, mlp
 
 DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 KINDS = ("linear", "relu", "leaky_relu", "power", "conv", "residual")
@@ -38,7 +38,7 @@ def convnet(channels: Sequence[int], size: int, outputs: int, *, seed: int = 0) 
     stages: list[nn.Module] = []
     for number, (fan_in, fan_out) in enumerate(itertools.pairwise(channels), 2):
         stride = 2 if number == len(channels) else 1
-        stages += [_conv(fan_in, fan_out, 3, stride, 1), activation("relu")]
+        stages += [_conv(fan_in, fan_out, 3, stride, 1), nn.ReLU()]
     last = (size - 1) // 2 + 1
     net = nn.Sequential(*stages, nn.Flatten(), _linear(channels[-1] * last * last, outputs))
     initialize(net, seed)

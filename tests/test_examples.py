@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import sslbook
-from sslbook.exports import homes
+from sslbook._check import homes
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 FILES = sorted(FOLDER.glob("*.py"))

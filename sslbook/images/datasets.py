@@ -31,7 +31,6 @@ from torch.nn import functional as F
 
 from sslbook._ambient import anywhere, methods_anywhere
 from sslbook._check import counted, require_one_of, require_whole
-from sslbook._files import user_path
 
 TITLES = {"cifar10": "CIFAR-10", "stl10": "STL-10", "mnist": "MNIST"}
 FOLDERS = {"cifar10": "cifar-10-batches-py", "stl10": "stl10_binary", "mnist": "mnist"}
@@ -91,6 +90,9 @@ class Dataset:
     def take(self, keep: Tensor | slice | list[int]) -> Dataset:
         """Return the images with the given indices, or those where ``keep`` is true, with their labels and files.
 
+        keep: indices ``(n,)`` in any order, also twice, booleans ``(N,)``, or a slice.  The images of a slice share their memory
+        with this data set; all others are copied.  Raises IndexError for an index that there is not.
+
         >>> digits = load_dataset("digits", "test")
         >>> digits.take(digits.labels == 3)
         Dataset(digits-test: 33 images of 1 x 8 x 8, 10 classes)
@@ -122,7 +124,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
         levels = np.rint(images * (255 / 16)).astype(np.uint8)  # 17 levels k/16, to the nearest byte
         return Dataset(torch.from_numpy(levels)[order][:, None], torch.from_numpy(truth)[order], f"digits-{split}", 10)
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    root = user_path(folder or os.environ.get("SSLBOOK_DATA") or f"{caches}/sslbook")
+    root = Path(folder or os.environ.get("SSLBOOK_DATA") or f"{caches}/sslbook").expanduser()
     paths = [root / file for file in MD5[name] if Path(file).name.startswith(SPLITS[name][split])]
     if download and not all(path.is_file() for path in paths):
         _fetch(name, root)
@@ -141,10 +143,8 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
             told = f"its md5 is {md5}, the official one {official}; nothing was loaded"
             raise ValueError(f"{path} is truncated or altered: {told}. Unpack the official archive again.")
         files.append(content)
-    if name == "cifar10":  # pickled rows of the red, green and blue planes of an image, each in row-major order
-        batches = [
-            pickle.loads(file.tobytes(), encoding="bytes") for file in files
-        ]  # which run no code, as their md5 shows
+    if name == "cifar10":  # pickled rows of an image's red, green and blue planes; they run no code, as their md5 shows
+        batches = [pickle.loads(file.tobytes(), encoding="bytes") for file in files]
         pixels = torch.from_numpy(np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32))
         labels = torch.tensor([label for batch in batches for label in batch[b"labels"]])
     elif name == "mnist":  # bytes behind headers of 16 and of 8
@@ -173,6 +173,9 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
     """Indices ``(n,)`` of ``n`` of ``total`` items: a prefix of NumPy's permutation by ``seed``; with None all, in order.
 
     Raises ValueError for an ``n`` outside of ``1 .. total``.
+
+    >>> choose(10, 3, seed=0).equal(choose(10, 5, seed=0)[:3])
+    True
     """
     if n is None:
         return torch.arange(total)
@@ -186,6 +189,9 @@ def shifts(images: Tensor, radius: int = 1) -> Tensor:
 
     The original image comes first.  The others follow in increasing order of (dy, dx), where dy > 0 moves the
     image down, and dx > 0 moves it right.  The shapes are ``(N, C, H, W) -> (N, V, C, H, W)``.
+
+    >>> shifts(torch.tensor([[[[1, 2], [3, 4]]]]))[0, :3, 0].tolist()  # the image, then moved up and left, then up
+    [[[1, 2], [3, 4]], [[4, 0], [0, 0]], [[3, 4], [0, 0]]]
     """
     height, width = images.shape[-2:]
     radius = require_whole("radius", radius, least=0, most=min(height, width) - 1)

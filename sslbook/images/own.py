@@ -18,7 +18,6 @@ from torch import Tensor
 
 from sslbook._ambient import anywhere, warn
 from sslbook._check import plain, require_whole
-from sslbook._files import user_path
 from sslbook.images.datasets import Dataset, composed
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def read_images(
     """
     notes, size = defaultdict[str, list[str]](list), None if size is None else require_whole("size", size, least=1)
     if isinstance(source, (str, Path)):
-        data = _folder(user_path(source), size, classes, notes)
+        data = _folder(Path(source).expanduser(), size, classes, notes)
     elif classes is not None or (size is not None and isinstance(source, (Dataset, Tensor, np.ndarray))):
         raise ValueError("classes are for a folder of pictures, and size for pictures that may have several sizes")
     elif isinstance(source, Dataset):

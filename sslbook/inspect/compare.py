@@ -137,9 +137,10 @@ def compare(
 
 
 def means(op: CovarianceOperator, directions: Tensor) -> Tensor:
-    r"""Return :math:`\bar K_i^T v` of each image and direction, its views' mean less all images': ``(N, k, n_L)``."""
-    fields = [
-        op.opened.jvp(one.to(op.opened.weight)).unflatten(0, op.population).double().mean(1) for one in directions
-    ]
-    found = torch.stack(fields, dim=1)
+    r"""Return :math:`\bar K_i^T v` of each image and direction, its views' mean less all images': ``(N, k, n_L)``.
+
+    The mean over images of the squares, summed over the ``n_L`` outputs, is :math:`v^T \mathbb V_i[\bar K_i]\, v`.
+    """
+    along = (op.opened.jvp(one.to(op.opened.weight)) for one in directions)
+    found = torch.stack([outputs.unflatten(0, op.population).double().mean(1) for outputs in along], dim=1)
     return found - found.mean(0)

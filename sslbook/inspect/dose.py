@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Draw = Callable[[Tensor], Tensor]
-LEVELS = (1 / 8, 1 / 4, 1 / 2, 1.0)
-DOSES = tuple(product(LEVELS, LEVELS))
+DOSES = tuple(product((1 / 8, 1 / 4, 1 / 2, 1.0), repeat=2))
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,17 @@ class DoseResponse:
         return f"Undecided ({numbers}): train longer, or repeat it with other seeds."
 
     def plot(self) -> Figure:
-        """Draw the growth of the sixteen directions: rows of equal amount, diagonals of equal share."""
+        """Draw the growth of the sixteen directions: rows of equal amount, diagonals of equal share.
+
+        Colours are red above the mean of all growths and blue below it, white at the mean, and as strong on both sides.
+        """
         drawn = figure(figsize=(3.6, 3.0))
         axes = drawn.subplots()
         order = np.lexsort((self.unshared, self.shared))
         grid = (self.growth - self.growth.mean())[order].reshape(4, 4)
         most = float(np.abs(grid).max()) or 1.0
-        drawn.colorbar(
-            axes.imshow(grid, origin="lower", cmap="RdBu_r", vmin=-most, vmax=most), label="growth less its mean"
-        )
+        shown = axes.imshow(grid, origin="lower", cmap="RdBu_r", vmin=-most, vmax=most)
+        drawn.colorbar(shown, label="growth less its mean")
         axes.set(xticks=[], yticks=[], xlabel="unshared variance →", ylabel="shared variance →")
         return drawn
 
@@ -137,11 +138,12 @@ def dose(
 
     Raises TypeError or ValueError for images that are no floating ``(N, ...)`` with 32 or more, and where training diverged.
 
+    >>> import sslbook
     >>> def train(net, draw):  # one step of the simple loss: the covariance of two views
     ...     one, two = (x - x.mean(0) for x in (draw(torch.arange(512)), draw(torch.arange(512))))
     ...     net.weight.data += 0.05 * net.weight.data @ one.mT @ two / 512
     >>> images = torch.randn(512, 24, generator=torch.Generator().manual_seed(0))
-    >>> print(str(dose(nn.Linear(24, 24, bias=False), images, train)).partition(" (")[0])
+    >>> print(str(dose(sslbook.mlp((24, 24))[0], images, train)).partition(" (")[0])
     This training ranks features by the amount that survives
     """
     require_tensor("floating", images=images)

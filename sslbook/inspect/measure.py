@@ -229,8 +229,9 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport
 def redrawn(seen: Seen, kind: str, k: int, directions: Tensor, seed: int) -> list[Share]:
     """Return each direction's share in the leading modes, and where it lies when the images are drawn anew, with replacement.
 
-    This is the bootstrap's interval of 95 %, of 200 draws.  The directions, ``(size, n)``, stay as they are, and modes are sought
-    among the directions that were asked about.
+    This is the bootstrap's interval of 95 %, of 200 draws: between the quantiles 0.025 and 0.975 of their shares.  The directions,
+    ``(size, n)``, stay as they are, and modes are sought among the directions that were asked about.  So it tells of other images
+    only: neither of other views of them, nor of another training.
     """
     again = torch.cat([seen.share(kind, k, directions, part) for part in redraws(seen.population[0], seed).split(50)])
     ends = again.quantile(torch.tensor([0.025, 0.975]).to(again), dim=0)

@@ -193,6 +193,9 @@ class Siamese(nn.Module):
         r""":math:`W_{\text{target}} \leftarrow \text{keep} \cdot W_{\text{target}} + (1 - \text{keep}) W`, of parameters only.
 
         BatchNorm's running statistics are the target's own, as in the released code.  Nothing happens without a target.
+
+        keep: from 0, which makes the target a copy, as :func:`build` does at the start, to 1, which leaves it as it is.  After
+        ``n`` steps with one ``keep``, what the target was before them has the share :math:`\text{keep}^n` in it.
         """
         if self.target_encoder is not None and self.target_projector is not None:
             theirs: list[Tensor] = [*self.target_encoder.parameters(), *self.target_projector.parameters()]
@@ -221,7 +224,9 @@ class Siamese(nn.Module):
     def symmetrize_predictor(self) -> None:
         r"""The released code's default, after every step: :math:`W_1 = W_0^\top = (W_0 + W_1^\top)/2`.
 
-        With one layer :math:`W = (W + W^\top)/2`.
+        With one layer :math:`W = (W + W^\top)/2`.  Here :math:`W_0` is the weight ``(predictor_hidden, projector_out)`` of the
+        first layer and :math:`W_1` that of the second, so that without BatchNorm and ReLU between them the predictor would be the
+        symmetric, positive semi-definite :math:`W_1 W_1^\top`.  Biases and BatchNorm stay as they are.
         """
         assert self.predictor is not None
         first, last = (self.predictor.linears[at].get_parameter("weight") for at in (0, -1))
@@ -234,7 +239,8 @@ class Siamese(nn.Module):
         r""":math:`W \leftarrow (1-\eta) W + \eta \cdot \text{Xavier}(W)` for each matrix and kernel of encoder and projector.
 
         That is how the released code adds the noise of Table 2 of [tian2020], at the start of each epoch; the paper says that it is
-        added to the gradient rule.  ``generator`` is on the CPU.
+        added to the gradient rule.  ``generator`` is on the CPU.  Xavier's range is in
+        :meth:`reset_predictor`; biases, and BatchNorm's scales, get no noise.
         """
         for weights in [*self.encoder.parameters(), *self.projector.parameters()]:
             if weights.ndim > 1 and weights.requires_grad:
@@ -249,32 +255,27 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
     ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  backbone: an encoder with weights of its
     own, and how many features it gives, in the place of the ResNet-18; a target tower then starts as a copy of it.
     """
+    draw = {}  # a generator for each purpose: the encoder's weights are the same whatever stands above it
+    for purpose in ("encoder", "projector", "predictor", "predictor range", "target encoder", "target projector"):
+        words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
+        draw[purpose] = torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
     with seeded(None):  # PyTorch draws weights when it makes a layer, and ours replace them
         if backbone is None:
             resnet = ResNet18(networks.stem, networks.width, networks.channels).float()
-            initialize(resnet, _generator(seed, "encoder"))
+            initialize(resnet, draw["encoder"])
         siamese = Siamese(networks, *(backbone or (resnet, resnet.features))).float()
-    initialize(siamese.projector, _generator(seed, "projector"))
+    initialize(siamese.projector, draw["projector"])
     if siamese.predictor is not None:
-        initialize(siamese.predictor, _generator(seed, "predictor"))
+        initialize(siamese.predictor, draw["predictor"])
         if networks.predictor_range is not None:
-            siamese.reset_predictor(_generator(seed, "predictor range"))
+            siamese.reset_predictor(draw["predictor range"])
     if siamese.target_encoder is not None and siamese.target_projector is not None:
         if backbone is None:
-            initialize(siamese.target_encoder, _generator(seed, "target encoder"))
-        initialize(siamese.target_projector, _generator(seed, "target projector"))
+            initialize(siamese.target_encoder, draw["target encoder"])
+        initialize(siamese.target_projector, draw["target projector"])
         if networks.target_init == "copy":
             siamese.update_target(keep=0)
     return siamese
-
-
-def _generator(seed: int, purpose: str) -> torch.Generator:
-    """A generator on the CPU of its own for each ``seed`` and ``purpose``, such as "encoder".
-
-    What one of them draws depends on no other: the encoder's weights are the same whatever stands above it.
-    """
-    words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
-    return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
 
 
 # --- ResNet-18 -------------------------------------------------------------------------------------------------------
@@ -288,6 +289,7 @@ class Block(nn.Module):
     """
 
     def __init__(self, below: int, above: int, stride: int) -> None:
+        """Make the layers, for ``below`` channels in and ``above`` out, with PyTorch's own first weights."""
         super().__init__()
         self.conv1 = nn.Conv2d(below, above, 3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(above)
@@ -319,6 +321,7 @@ class ResNet18(nn.Module):
     """
 
     def __init__(self, stem: str = "cifar", width: int = 64, channels: int = 3) -> None:
+        """Make the layers, with PyTorch's own first weights; those of a run are drawn anew, by :func:`initialize`."""
         super().__init__()
         require_one_of("stem", stem, STEMS)
         self.stem, self.features = stem, 8 * width
@@ -357,9 +360,8 @@ def initialize(module: nn.Module, generator: torch.Generator) -> None:
         if isinstance(part, nn.Linear) or part in default:
             bound = 1 / math.sqrt(part.weight[0].numel())
             for weights in part.parameters():
-                weights.copy_(
-                    torch.empty(weights.shape, dtype=weights.dtype).uniform_(-bound, bound, generator=generator)
-                )
+                drawn = torch.empty(weights.shape, dtype=weights.dtype).uniform_(-bound, bound, generator=generator)
+                weights.copy_(drawn)
         elif isinstance(part, nn.Conv2d):
             fan_out = part.weight.numel() // part.in_channels
             drawn = torch.empty(part.weight.shape, dtype=part.weight.dtype).normal_(generator=generator)

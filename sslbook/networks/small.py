@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import seeded, with_gradients
 from sslbook._check import require_one_of, require_whole
-
-ACTIVATIONS = ("linear", "relu", "leaky_relu", "power")
 
 
 class Power(nn.Module):
@@ -25,18 +24,6 @@ class Power(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """Return ``u ** p``, element by element: of degree ``p`` in every weight below."""
         return u**self.p
-
-
-def activation(name: str, *, slope: float = 0.1, power: int = 2) -> nn.Module:
-    r"""Return the activation module called ``name``, one of :data:`ACTIVATIONS`.
-
-    slope: of leaky ReLU where its input is negative.  power: the degree of the monomial :math:`u^p`.  The piecewise linear ones are
-    of degree 1, :math:`\psi(u) = \psi'(u)\, u`, which is what Theorem 1 of [tian2020] asks for.
-    """
-    require_one_of("activation", name, ACTIVATIONS)
-    if name == "power":
-        return Power(power)
-    return {"linear": nn.Identity(), "relu": nn.ReLU(), "leaky_relu": nn.LeakyReLU(slope)}[name]
 
 
 def initialize(net: nn.Module, seed: int) -> nn.Module:
@@ -67,8 +54,10 @@ def mlp(
     r"""Return an MLP with layer widths ``(n_0, n_1, ..., n_L)`` and no activation at the top (Section 3 of [tian2020]).
 
     The linear layers have even indices: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
+    act: "linear", "relu", "leaky_relu" or "power".  slope: of leaky ReLU below 0.  power: the degree of the monomial
+    :math:`u^p`.  The piecewise linear ones are of degree 1, :math:`\psi(u) = \psi'(u)\, u`, for Theorem 1 of [tian2020].
     Weights are float64 unless ``dtype`` says otherwise, drawn by :func:`initialize` from ``seed``.
-    Raises TypeError or ValueError unless ``widths`` holds at least two positive whole numbers.
+    Raises TypeError or ValueError unless ``widths`` holds at least two positive whole numbers, and for another ``act``.
 
     >>> mlp((4, 8, 3))
     Sequential(
@@ -80,10 +69,13 @@ def mlp(
     widths = [require_whole("widths", width, least=1) for width in widths]
     if len(widths) < 2:
         raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
+    between: dict[str, Callable[[], nn.Module]] = {"linear": nn.Identity, "relu": nn.ReLU}
+    between |= {"leaky_relu": partial(nn.LeakyReLU, slope), "power": partial(Power, power)}
+    require_one_of("activation", act, between)
     stages: list[nn.Module] = []
     with seeded(None):  # PyTorch draws weights when it makes a layer, and ours replace them
         for fan_in, fan_out in itertools.pairwise(widths):
-            stages += [nn.Linear(fan_in, fan_out, bias=bias, dtype=dtype), activation(act, slope=slope, power=power)]
+            stages += [nn.Linear(fan_in, fan_out, bias=bias, dtype=dtype), between[act]()]
     net = nn.Sequential(*stages[:-1])
     initialize(net, seed)
     return net

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from sslbook._check import installing
 from sslbook._files import write_text
 from sslbook.training.papers import Run
 from sslbook.training.run.checkpoints import Busy, Diverged
@@ -85,7 +84,7 @@ def submit(
     try:
         import submitit
     except ImportError:
-        raise ValueError(f"submitit is not installed: {installing('train')}") from None
+        raise ValueError("submitit is not installed: pip install '.[train]' in a checkout of the book") from None
     waiting, slurm = [run for run in runs if not run.finished(root)], cluster == "slurm"
     executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
     executor.update_parameters(name="sslbook", timeout_min=60 * (hours or (24 if slurm else 24 * 365)))

@@ -19,7 +19,6 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from sslbook._ambient import anywhere, copied, in_float32, put_back, seeded, unwrapped_name, warn
 from sslbook._check import unknown
-from sslbook._files import user_path
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.networks.batchnorm import BatchNorm
@@ -172,7 +171,7 @@ def pretrain(
         with tempfile.TemporaryDirectory() as scratch, seeded(run.seed), put_back(encoder, numbers=False):
             if not encoder.training:  # else parts of it may be in evaluation mode, as the caller wants them
                 encoder.train()
-            place = Path(scratch) if folder is None else user_path(folder)
+            place = Path(scratch) if folder is None else Path(folder).expanduser()
             result = train(run, place, device=device, data=(data, tests), **given, **told)
     except KeyboardInterrupt:
         left = "nothing is kept without folder=" if folder is None else "the same call goes on from the last checkpoint"
@@ -200,7 +199,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     ...     torch.equal(load_run(there, make).backbone[1].weight, run.backbone[1].weight)
     True
     """
-    place = user_path(folder)
+    place = Path(folder).expanduser()
     content = checkpoints.latest(place)
     if content is None:
         below = min(place.glob("*/step-*.pt"), default=None)  # where `sslbook train --folder` keeps its runs

@@ -23,10 +23,8 @@ from sslbook._files import atomic
 from sslbook._machine import cores
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
-from sslbook.inspect.command import encoder_and_projector as opened
-from sslbook.inspect.command import open_run
 from sslbook.inspect.measure import Seen, inspect_network, look, settle
-from sslbook.inspect.report import KINDS
+from sslbook.inspect.report import KINDS, open_run
 from sslbook.networks.siamese import build, initialize
 from sslbook.operator.layer import layers_of, open_layer, unvec, vec
 from sslbook.training.augment import PIPELINES, apply, random_view
@@ -195,7 +193,8 @@ class Run(small.Run):
         settings, data, told = self.settings, load_data(self.settings)[0], self.name == SUPERVISED
         first = trained_on_labels(settings, data, 0, self.device).eval() if told else None
         if not epoch:
-            return first or opened(build(settings.networks, self.seed).to(self.device))
+            model = build(settings.networks, self.seed).to(self.device)
+            return first or nn.Sequential(model.encoder, model.projector).eval()
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / "made.lock"):  # another look at it may be under way
             if first:
@@ -207,7 +206,7 @@ class Run(small.Run):
                 return first
             last = epoch * Batches(settings, len(data)).per_epoch
             result = train(settings, self.folder, stop_after=last, data=(data, None), device=self.device, quiet=True)
-        return opened(result.model)
+        return nn.Sequential(result.model.encoder, result.model.projector).eval()
 
 
 def run_values(names: Sequence[str], epochs: Sequence[int], how: How, seeds: Sequence[int]) -> dict[str, Any]:

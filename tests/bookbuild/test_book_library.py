@@ -13,7 +13,7 @@ import sslbook
 from bookbuild.layout import find_book
 from bookbuild.ledger import CODE, page, stated
 from bookbuild.sphinx_ext import annotate, edit
-from sslbook.exports import homes
+from sslbook._check import homes
 from sslchapters.ledger import Claim, read_claims
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,8 @@ def views() -> torch.Tensor:
 
 
 def test_what_weights_see_is_what_the_matrices_say(views: torch.Tensor) -> None:
-    net, other = (layer_operators.opened(build(SMALL, seed).double()) for seed in (0, 1))
+    models = [build(SMALL, seed).double() for seed in (0, 1)]
+    net, other = (torch.nn.Sequential(model.encoder, model.projector).eval() for model in models)
     first = {name: other.get_parameter(f"{name}.weight").detach() for name in NAMES}
     found = layer_operators.look_at(net, views, first=first, layers=NAMES, fewer=[2], probes=400)
     few = layer_operators.look_at(net, views[:, :2], first=first, layers=NAMES, probes=2)
