@@ -52,9 +52,7 @@ def write_text(target: Path, text: str) -> None:
 def sync(path: Path) -> None:
     """Bring to the disk what a file holds, or which files a folder has.
 
-    After a power cut a file that was renamed but not synced may have its new name and no content.  So :func:`atomic` syncs twice:
-    the content before the new name, and the folder, which holds the names, after it.  Raises OSError for a ``path`` that there
-    is not, or which can't be read.
+    After a power cut a file that was renamed but not synced may have its new name and no content.
     """
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -239,8 +239,7 @@ class Siamese(nn.Module):
         r""":math:`W \leftarrow (1-\eta) W + \eta \cdot \text{Xavier}(W)` for each matrix and kernel of encoder and projector.
 
         That is how the released code adds the noise of Table 2 of [tian2020], at the start of each epoch; the paper says that it is
-        added to the gradient rule.  ``generator`` is on the CPU.  Xavier's range is in
-        :meth:`reset_predictor`; biases, and BatchNorm's scales, get no noise.
+        added to the gradient rule.  Biases, and BatchNorm's scales, get no noise.  ``generator`` is on the CPU.
         """
         for weights in [*self.encoder.parameters(), *self.projector.parameters()]:
             if weights.ndim > 1 and weights.requires_grad:
@@ -289,7 +288,6 @@ class Block(nn.Module):
     """
 
     def __init__(self, below: int, above: int, stride: int) -> None:
-        """Make the layers, for ``below`` channels in and ``above`` out, with PyTorch's own first weights."""
         super().__init__()
         self.conv1 = nn.Conv2d(below, above, 3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(above)
@@ -321,7 +319,6 @@ class ResNet18(nn.Module):
     """
 
     def __init__(self, stem: str = "cifar", width: int = 64, channels: int = 3) -> None:
-        """Make the layers, with PyTorch's own first weights; those of a run are drawn anew, by :func:`initialize`."""
         super().__init__()
         require_one_of("stem", stem, STEMS)
         self.stem, self.features = stem, 8 * width

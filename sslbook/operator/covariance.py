@@ -299,7 +299,9 @@ class CovarianceOperator:
         """
         opened, kernel = self.opened, self.opened.kernel()
 
-        half = lambda u: root(u.reshape(*self.population, -1)).flatten(0, 1)  # noqa: E731
+        def half(u: Tensor) -> Tensor:
+            return root(u.reshape(*self.population, -1)).flatten(0, 1)
+
         fields = lanczos(lambda u: half(kernel(half(u))).flatten(), opened.output, k, tol=tol, seed=seed)
         basis = torch.stack([vec(opened.vjp(half(field))) for field in fields.T], dim=1)
         length = basis.norm(dim=0)

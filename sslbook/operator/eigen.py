@@ -149,7 +149,10 @@ def lanczos(
     if not bool(product(torch.from_numpy(start.copy()).to(like)).any()):  # a zero operator, on which ARPACK can't start
         return torch.eye(size, k, dtype=like.dtype, device=like.device)
     options = {} if restarts is None else {"maxiter": restarts, "ncv": min(size, max(2 * k + 1, 16))}
-    multiply = lambda v: product(torch.from_numpy(v.reshape(-1).copy()).to(like)).cpu().numpy()  # noqa: E731
+
+    def multiply(v: np.ndarray) -> np.ndarray:
+        return np.asarray(product(torch.from_numpy(v.reshape(-1).copy()).to(like)).cpu())
+
     operator = LinearOperator((size, size), matvec=multiply, dtype=real)
     try:
         values, vectors = eigsh(operator, k=k, which="LA", tol=tol, v0=start, **options)
