@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere
-from sslbook._check import require_tensor
 from sslbook.losses import pairs
 from sslbook.losses.pairs import cross_distances, unit
 
@@ -59,15 +58,12 @@ def info_nce(
 def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
     r"""info_nce whose positives are all views of all samples of the anchor's class: :math:`L_\text{out}` of [khosla2020].
 
-    labels: classes from 0 on, integers ``(N,)`` or ``(..., N)``; one class a sample is :func:`info_nce`.  A label below 0 is
+    labels: classes from 0 on, ``(N,)`` or ``(..., N)``; one class a sample is :func:`info_nce`.  A label below 0 is
     none, and leaves NaN.  The mean over an anchor's positives stands outside of the logarithm.  The paper adds up the anchors;
-    here, as in its released code, it is their mean.  Raises TypeError for labels that aren't integers, and
-    ValueError for one sample or one view.
+    here, as in its released code, it is their mean.  Raises ValueError for one sample or one view.
     """
-    require_tensor("integer", labels=labels)
-    labels = labels.long()  # PyTorch compares few of the unsigned types
     loss = info_nce(z, temperature=temperature, normalize=normalize, classes=labels)
-    return loss.masked_fill((labels < 0).any(-1), math.nan)
+    return loss.masked_fill((labels.double() < 0).any(-1), math.nan)
 
 
 def decoupled(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
@@ -173,8 +169,7 @@ def require_views(z: Tensor, *, two: bool = False) -> None:
 
     two: unless it has two views exactly.  Of one sample, or one view, each of these losses is a constant or NaN.
     """
-    require_tensor("floating", z=z)
-    if z.ndim < 3 or z.shape[-3] < 2 or z.shape[-2] < 2 or not z.shape[-1] or (two and z.shape[-2] != 2):
+    if z.ndim < 3 or z.shape[-3] < 2 or z.shape[-2] < 2 or (two and z.shape[-2] != 2):
         views = "V = 2 views" if two else "V >= 2 views"
         raise ValueError(f"z must have shape (..., N, V, D) with N >= 2 samples and {views}, got {tuple(z.shape)}")
 

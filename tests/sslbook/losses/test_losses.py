@@ -176,6 +176,4 @@ def test_exact_takes_its_weights_from_the_clean_pairs_and_gives_them_no_gradient
 def test_no_anchor_stands_for_another() -> None:
     r_pos, r_neg = distances(4, h=3)
     with pytest.raises(ValueError, match="r_neg must have the shape of r_pos"):
-        simple(r_pos[:1], r_neg)
-    with pytest.raises(ValueError, match="r_clean must have the shape of r_neg"):
-        exact(r_pos, r_neg, r_neg[:, :1], TAU)
+        info_nce(r_pos[:1], r_neg, TAU)
