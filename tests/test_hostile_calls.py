@@ -31,7 +31,7 @@ def operator(**given: Any) -> Any:
 
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "BatchNorm": (partial(sslbook.BatchNorm, 4), {"mean": "no"}),
-    "CovarianceOperator": (operator().apply, {"direction": X}),
+    "CovarianceOperator": (operator(net=sslbook.mlp((4, 5, 3), "linear"), normalize=True).top_eigenpairs, {"k": 1}),
     "Dataset": (sslbook.Dataset, {"pixels": X, "labels": LABELS, "name": "x", "classes": ()}),
     "EigenPairs": (operator().top_eigenpairs, {"k": 0}),
     "LatentTree": (sslbook.LatentTree, {"root": torch.tensor([[0.5, 0.5]]), "tables": ()}),
@@ -44,7 +44,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "covariance_operator": (operator, {"views": VIEWS[0]}),
     "dose": (partial(sslbook.dose, torch.nn.Flatten(), torch.rand(32, 16), lambda net, draw: None), {"strength": 0.0}),
     "effective_rank": (sslbook.effective_rank, {"features": X * torch.nan}),
-    "embed": (partial(sslbook.embed, lambda x: x.flatten(1), IMAGES, PIPELINE), {"batch": 0}),
+    "embed": (partial(sslbook.embed, lambda x: x.flatten(1), IMAGES), {"pipeline": sslbook.Pipeline(9)}),
     "mean_cosine": (sslbook.mean_cosine, {"features": X * torch.nan}),
     "info_nce": (partial(sslbook.info_nce, **DISTANCES), {"temperature": 0.0}),
     "initial_network": (partial(sslbook.initial_network, (0,), (2,)), {"width": 0}),
@@ -55,7 +55,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         partial(sslbook.latent_correlations, TREE),
         {"net": sslbook.initial_network((0,), (3,), 2)},
     ),
-    "linear_probe": (partial(sslbook.linear_probe, **SCORED), {"epochs": 0}),
+    "linear_probe": (sslbook.linear_probe, SCORED | {"test_labels": LABELS - 1}),
     "load_dataset": (sslbook.load_dataset, {"name": "cifar"}),
     "load_run": (partial(sslbook.load_run, backbone=BACKBONE), {"folder": "no such folder"}),
     "mlp": (sslbook.mlp, {"widths": (4,)}),
@@ -68,7 +68,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "shifts": (partial(sslbook.shifts, PIXELS), {"radius": -1}),
     "soft_triplet": (partial(sslbook.soft_triplet, **DISTANCES), {"temperature": -1.0}),
     "symmetric_binary": (sslbook.symmetric_binary, {"polarities": [torch.full((1, 2), 2.0)]}),
-    "train": (sslbook.train, {"settings": sslbook.Settings(), "folder": "", "stop_after": 0}),
+    "train": (sslbook.train, {"settings": sslbook.Settings(batch=9), "folder": "", "data": (IMAGES, None)}),
 }
 
 

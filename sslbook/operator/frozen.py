@@ -83,9 +83,7 @@ def held_still(x: Tensor) -> Iterator[None]:
         yield
         after = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, cuda)]
         if not all(map(torch.equal, before, after)):
-            raise ValueError(
-                "net draws random numbers (dropout, noise), so that its output depends on chance: call net.eval() first"
-            )
+            raise ValueError("net draws random numbers (dropout, noise), on which its output depends: call net.eval()")
 
 
 class FastDoubleBackward(TorchFunctionMode):

@@ -39,7 +39,7 @@ def vec(weight: Tensor) -> Tensor:
 
 
 def unvec(vector: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """Return the inverse of :func:`vec` for a weight of the given shape; ValueError where the numbers don't fit it.
+    """Return the inverse of :func:`vec` for a weight of the given shape.
 
     An eigenvector so becomes a matrix with a row for each output of the layer, or a convolution's ``(out, in, *kernel)``.
 
@@ -47,8 +47,6 @@ def unvec(vector: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
     tensor([[1, 2],
             [3, 4]])
     """
-    if vector.shape != (size := math.prod(shape),):
-        raise ValueError(f"a vector of length {size} is wanted, got shape {tuple(vector.shape)}")
     return vector.reshape(-1, shape[0]).T.reshape(shape)
 
 
@@ -75,10 +73,7 @@ def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
         if part is layer or (isinstance(layer, str) and unwrapped_name(name) == unwrapped_name(layer)):
             return name, part
     there = ", ".join(map(repr, layers)) or "none"
-    raise ValueError(
-        f"layer {layer!r:.60} must be one of the network's linear and convolutional layers (but no projection that its "
-        f"parent applies by itself), which are {there}"
-    )
+    raise ValueError(f"layer {layer!r:.60} must be linear or convolutional and called as a module, one of {there}")
 
 
 @methods_anywhere
@@ -108,13 +103,9 @@ class OpenedLayer:
         r"""Return ``K(x)^T vec(direction)`` for each sample, ``(B, n_L)`` or ``(k, B, n_L)``: how the outputs move with the weight.
 
         The direction goes through the layer, :math:`D f_{l-1}`, and what comes out through the network above: as the derivative
-        of the pull-back in its cotangent (:mod:`sslbook.operator.frozen`).  Raises ValueError for a direction of another shape.
+        of the pull-back in its cotangent (:mod:`sslbook.operator.frozen`).
         """
-        shape, layer = self.weight.shape, partial(_apply, self.module, self.below)
-        if direction.shape != shape and direction.shape[1:] != shape:
-            axes = ", ".join(map(str, shape))
-            raise ValueError(f"direction must have shape ({axes}) or (k, {axes}), got {tuple(direction.shape)}")
-        several = direction.ndim > len(shape)
+        layer, several = partial(_apply, self.module, self.below), direction.ndim > self.weight.ndim
         tangent = vmap(layer)(direction) if several else layer(direction)
         pulled, cotangent = self._pull_back
         (moved,) = torch.autograd.grad(pulled, cotangent, tangent, retain_graph=True, is_grads_batched=several)
@@ -249,8 +240,8 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
     """Run a frozen network once, cut at the layer: what is above sees the pre-activation as a new variable.
 
     With it come the weight with which the layer was called, and what it made of it, after hooks, with its graph.
-    Raises for a network without a connection there: the layer is called twice (its two Jacobians would add up), or never; several
-    outputs; numbers of several types, as under autocast within; a batch that isn't the first axis; a weight that isn't a
+    Raises for a network without a connection there: the layer is called twice (its two Jacobians would add up), or never;
+    numbers of several types, as under autocast within; a batch that isn't the first axis; a weight that isn't a
     parameter, or that a layer below has, too.
     """
     module, calls, cuts = net.get_submodule(name), [], []
@@ -267,22 +258,15 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
     with module.register_forward_hook(cut, with_kwargs=True), held_still(x), sentences(taken, (Exception,)):
         output = net(x.clone())
     if len(calls) != 1:
-        raise ValueError(
-            f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times: give each place a copy "
-            "of its own (copy.deepcopy), and ask about one of them"
-        )
+        raise ValueError(f"layer {name!r} must be applied once, it was applied {len(calls)} times: copy it for each")
     below, weight, out = calls[0]
-    if not isinstance(output, Tensor):
-        raise TypeError(f"net must return one tensor, got {type(output).__name__}")
     dtypes = {tensor.dtype for tensor in (below, weight, out, output)}
     if dtypes not in ({torch.float32}, {torch.float64}):
         kinds = sorted(map(str, dtypes))
         raise TypeError(f"layer {name!r} and all above it must be of float32 or of float64, got {kinds}")
     batches = [len(tensor) if tensor.ndim else 0 for tensor in (x, below, output)]
     if len(set(batches)) > 1:
-        raise ValueError(
-            f"the first axis must be the batch throughout, in x, at the layer and in the output: {batches}"
-        )
+        raise ValueError(f"the first axis must be the batch in x, at the layer and in the output: {batches}")
     if below.requires_grad or not weight.requires_grad:
         raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
     above = output.reshape(len(output), -1)
@@ -318,10 +302,9 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Ten
         # Above it, the derivative of an output in another sample's pre-activation isn't zero, even where all samples are equal
         every_other = cotangent.clone()
         every_other[1::2] = 0
-        if bool((part.output - expected).abs().max() > math.sqrt(eps) * expected.abs().max()):
-            raise ValueError(f"an output of net changes with the other samples of its batch; {evaluate}")
-        if bool((part.pulled_back(every_other)[1::2] != 0).any()):
-            raise ValueError(f"an output of net depends on the layer's output for other samples; {evaluate}")
+        changes = (part.output - expected).abs().max() > math.sqrt(eps) * expected.abs().max()
+        if bool(changes) or bool((part.pulled_back(every_other)[1::2] != 0).any()):
+            raise ValueError(f"an output of net depends on the other samples of its batch; {evaluate}")
 
         # a subclass with a forward of its own (cosines, quantised weights), and a hook that changes the output: the derivative
         # in the weight must be that of a plain layer of its kind on the same input
@@ -329,18 +312,13 @@ def verify(opened: OpenedLayer, expected: Tensor, part: OpenedLayer, weight: Ten
         (plain,) = torch.autograd.grad(*part._layer, of_out, retain_graph=True)
         rounding = 8 * eps * math.sqrt(of_out.numel() / len(plain))
         if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
-            raise ValueError(
-                f"{name} must apply its weight as a plain layer of its kind does, without a hook on its output"
-            )
+            raise ValueError(f"{name} must apply its weight as a plain one does, without a hook on its output")
 
         # tied weights, as in an autoencoder whose decoder is the transposed encoder: the operator would miss the second use
         leaves = [leaf for leaf in (weight, *part.module.parameters()) if leaf.requires_grad]
         above = torch.autograd.grad(part._above, leaves, cotangent, retain_graph=True, allow_unused=True)
         if any(gradient is not None for gradient in above):
-            raise ValueError(
-                f"the weight of {name} must be used there alone, it is used further up too: untie a copy of the network, by a "
-                "weight of its own at each place, and ask about one of them"
-            )
+            raise ValueError(f"the weight of {name} must be used there alone, and is used above: untie a copy of net")
 
         # gradients that a hook clips or changes on their way: a JVP is the derivative of a pull-back that is linear
         image, pulled = part.jvp(direction).double(), part.vjp(cotangent).double()

@@ -180,10 +180,8 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
             (gradient,) = torch.autograd.grad(one_number(loss, leaf := z.clone().requires_grad_()), leaf)
             apart, size = float((2 * weights @ rows - gradient.flatten(0, 1)).norm()), float(gradient.norm())
             if apart > math.sqrt(eps) * max(size, float(weights.norm() * z.norm())):  # half of the digits
-                raise ValueError(
-                    "loss must be one of inner products, of outputs of any width: the gradient of this one differs by "
-                    f"{apart / max(size, apart):.1%} from that in G = Z Z^T, so it sees more than that"
-                )
+                gap = f"its gradient differs by {apart / max(size, apart):.1%} from that in G = Z Z^T"
+                raise ValueError(f"loss must be one of inner products, of outputs of any width: {gap}")
         if not bool(weights.isfinite().all()):
             raise ValueError("loss must have finite derivatives in the inner products (an output of length 0?)")
     return 0.5 * (weights + weights.T)
