@@ -131,10 +131,8 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     files = []
     for path in paths:
         if not path.is_file():
-            raise FileNotFoundError(
-                f"{TITLES[name]} is incomplete: there is no file {path}; SSLBOOK_DATA must name the folder that holds "
-                f"{path.parent.name}/, or let it be fetched: download=True, or --download of sslbook train and sslbook table"
-            )
+            how = f"SSLBOOK_DATA must name the folder with {path.parent.name}/, or give download=True, or --download"
+            raise FileNotFoundError(f"{TITLES[name]} is incomplete: there is no file {path}; {how}")
         mapped = path.name.endswith("_X.bin") and path.stat().st_size  # images of STL-10, copied on write
         content = np.memmap(path, np.uint8, "c") if mapped else np.fromfile(path, np.uint8)
         md5 = hashlib.md5(content.data, usedforsecurity=False).hexdigest()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sslbook._ambient import anywhere, warn
-from sslbook._check import plain, require_whole
+from sslbook._check import plain
 from sslbook.images.datasets import Dataset, composed
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def read_images(
     >>> read_images(np.zeros((4, 32, 32, 3), dtype=np.uint8), labels=[0, 1, 1, 0])
     Dataset(own: 4 images of 3 x 32 x 32, 2 classes)
     """
-    notes, size = defaultdict[str, list[str]](list), None if size is None else require_whole("size", size, least=1)
+    notes = defaultdict[str, list[str]](list)
     if isinstance(source, (str, Path)):
         data = _folder(Path(source).expanduser(), size, classes, notes)
     elif classes is not None or (size is not None and isinstance(source, (Dataset, Tensor, np.ndarray))):
@@ -80,21 +80,18 @@ def read_images(
             many = "add an axis, images[None] if it is one, images[:, None] if they are many grey ones"
             raise ValueError(f"images must be {SHAPES}, and {tuple(source.shape)} may be one picture: {many}")
         data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
-    elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
+    else:
         images: dict[str, Tensor] = {}
         kinds: list[int] = []
-        for index in range(len(source)):
-            name = f"item {index}"
-            item: Any = source[index]
+        items: Any = source
+        for index in range(len(items)):
+            name, item = f"item {index}", items[index]
             if kinds or (not images and isinstance(item, (tuple, list))):
                 item, kind = item
                 kinds.append(operator.index(kind))
             images[name] = _item(name, item, notes, size)
         pixels, labels = _stacked(images), (kinds or None) if labels is None else labels
         data = Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
-    else:
-        allowed = "an array, a folder or a data set with a length and items, such as list(...) of what only iterates"
-        raise TypeError(f"images must be {allowed}, got {type(source).__name__}")
     if not data.pixels.numel():
         raise ValueError(f"images must be one or more, with pixels, got {tuple(data.pixels.shape)} in all")
     for sentence, names in notes.items():
@@ -147,8 +144,6 @@ def _item(name: str, image: Any, notes: Notes, size: int | None) -> Tensor:
     if isinstance(image, (Tensor, np.ndarray)):
         pixels = _bytes(name, image[None], "(C, H, W), (H, W, C) or (H, W)")[0]
         image = Image.fromarray((pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)).numpy())
-    if not isinstance(image, (Path, Image.Image)):
-        raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
     try:
         with Image.open(image) if isinstance(image, Path) else contextlib.nullcontext(image) as picture:
             if getattr(picture, "n_frames", 1) > 1:
@@ -229,9 +224,7 @@ def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes
     elif not beside:
         names = tuple(sorted(found, key=lambda name: (name.casefold(), name)))
         for name in (name for name in names if not found[name]):
-            raise ValueError(
-                f"{folder / name} must hold pictures, as a class, and has none: remove it, or give classes="
-            )
+            raise ValueError(f"{folder / name} must hold pictures, as a class: remove it, or give classes=")
     numbers = {path: number for number, name in enumerate(names) for path in found.get(name, ())}
     paths = sorted([*beside, *chain.from_iterable(found.values())], key=lambda path: [*map(composed, path.parts)])
     images = {str(path): _item(str(path), path, notes, size) for path in paths}

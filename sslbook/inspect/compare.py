@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import with_gradients
-from sslbook._check import counted, require_whole
+from sslbook._check import counted
 from sslbook.inspect.measure import redraws
 from sslbook.inspect.report import Share
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
@@ -94,17 +94,12 @@ def compare(
     >>> found.lost  # with mirror images as views, a direction that is odd
     (1, 0)
     """
-    k, seed = require_whole("k", k, least=1), require_whole("seed", seed, least=0)
     if len(first) < 8 or len(first) != len(second):
-        raise ValueError(
-            f"first and second must hold views of the same eight images or more, got {len(first)}, {len(second)}"
-        )
+        raise ValueError(f"first and second must hold views of eight images or more, got {len(first)}, {len(second)}")
     each = ((net, first), (net if other is None else other, second))
     sought, rest = ([covariance_operator(one, layer, views[start::2]) for one, views in each] for start in (0, 1))
     if sought[0].opened.copies > 1:
-        raise ValueError(
-            f"layer must not be the last: each direction of layer {layer!r:.60} comes once for each output"
-        )
+        raise ValueError(f"layer must not be the last: each direction of {layer!r:.60} comes once for each output")
     pairs = [[op.top_eigenpairs(k, tol=1e-4, seed=seed) for op in half] for half in (sought, rest)]
     (same, across), (back, too) = (
         [float((one.vectors.double().T @ two.vectors.double()).square().sum()) / k for two in pairs[1]]

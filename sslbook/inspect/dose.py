@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import copied, default_device_of, seeded, with_gradients
-from sslbook._check import require_number, require_tensor, require_whole
+from sslbook._check import require_number
 from sslbook._machine import figure
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def dose(
     colour, trained or not: such responses are nearly parallel, and the answer then says this, and nothing of the training.  Plant
     the features below the pooling: give the network with ``nn.Flatten()`` in its place.
 
-    Raises TypeError or ValueError for images that are no floating ``(N, ...)`` with 32 or more, and where training diverged.
+    Raises ValueError for fewer than 32 images, and where training diverged.
 
     >>> import sslbook
     >>> def train(net, draw):  # one step of the simple loss: the covariance of two views
@@ -146,12 +146,11 @@ def dose(
     >>> print(str(dose(sslbook.mlp((24, 24))[0], images, train)).partition(" (")[0])
     This training ranks features by the amount that survives
     """
-    require_tensor("floating", images=images)
     if len(images) < 32:
         raise ValueError(f"images must be 32 or more, got {len(images)}")
     images = images.to(next(net.parameters(), images))
     most = require_number("strength", strength, above=0) * float(images.double().flatten(1).var(0).sum())
-    random = torch.Generator().manual_seed(require_whole("seed", seed, least=0))
+    random = torch.Generator().manual_seed(int(seed))
     shape = (len(DOSES), *images.shape[1:])
     if directions is None:
         drawn = torch.randn(images[0].numel(), len(DOSES), generator=random, dtype=torch.float64)

@@ -85,7 +85,7 @@ def inspect_network(
     >>> [(layer.name, layer.shape, len(layer.values)) for layer in report.layers]
     [('1.0', (6, 64), 2), ('1.2', (3, 6), 2)]
     """
-    views, k = require_whole("views", views, least=2), require_whole("k", k, least=1)
+    views = require_whole("views", views, least=2)
     net, untrained, data = unwrapped(net), unwrapped(untrained), read_images(images)
     names = list(layers_of(net)) if layers is None else [find_layer(net, layer)[0] for layer in layers]
     plan, place = pipeline or simclr_views(data), torch.device(device) if device else next(net.parameters()).device
@@ -169,8 +169,6 @@ def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Ten
     net.zero_grad()
     with default_device_of(views):
         output = net(views.flatten(0, 1))
-    if not isinstance(output, Tensor):
-        raise TypeError(f"net must return one tensor, got {type(output).__name__}")
     one_number(value, output.flatten(1).unflatten(0, views.shape[:2])).backward()
     weights = {name: find_layer(net, name)[1].weight for name in layers_of(net)}
     return {name: -held.grad.detach() for name, held in weights.items() if held.is_leaf and held.grad is not None}
@@ -189,9 +187,7 @@ def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> LayerReport
         opened = open_layer(net, name, views.flatten(0, 1))
         step, weight = steps.get(name), find_layer(net, name)[1].weight
         if step is None or not bool(step.any()) or not bool(weight.any()):
-            raise ValueError(
-                f"the weights of layer {name!r} must be parameters, not zero, and moved by the loss's step"
-            )
+            raise ValueError(f"the weights of layer {name!r} must be parameters, not zero, and moved by the step")
         k = min(k, weight.numel())
         looks.append(look(opened, population, k, (BETWEEN,) if number else (BETWEEN, WITHIN), seed))
         directions = torch.stack([vec(weight.detach()), vec(step)], dim=1).cpu().double()

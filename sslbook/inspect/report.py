@@ -295,10 +295,7 @@ def open_run(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no checkpoint, and no folder of a run with one, at {path}")
     settings = stored_settings(content["settings"])
     if settings.own:
-        raise ValueError(
-            f"{path} is of a network of your own, which a checkpoint does not hold: call "
-            "sslbook.inspect_network with that of sslbook.load_run(folder, backbone)"
-        )
+        raise ValueError(f"{path} lacks your own network: call inspect_network on that of load_run(folder, backbone)")
     model, first = (build(settings.networks, settings.seed) for _ in range(2))
     model.load_state_dict(content["model"])
     file = path if path.is_file() else path / f"step-{content['step']:09d}.pt"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import anywhere
-from sslbook._check import require_number, require_one_of
+from sslbook._check import require_one_of
 
 MODES = ("normal", "detach", "omit", "backward")
 
@@ -95,7 +95,7 @@ class BatchNorm(nn.Module):
         require_one_of("mean", mean, MODES)
         require_one_of("std", std, MODES)
         self.features, self.mean, self.std, self.eps, self.unbiased = features, mean, std, eps, unbiased
-        self.momentum = require_number("momentum", momentum, least=0, most=1)
+        self.momentum = momentum
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.zeros(features, dtype=dtype)) if affine else None
         self.register_buffer("running_mean", torch.zeros(features, dtype=dtype))

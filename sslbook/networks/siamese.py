@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook._ambient import copied, seeded
-from sslbook._check import keep_plain, require_number, require_one_of, require_whole
+from sslbook._check import keep_plain, require_one_of, require_whole
 from sslbook.networks.batchnorm import BatchNorm
 
 STEMS = ("cifar", "stl")
@@ -115,8 +115,7 @@ class Networks:
         for name in ("projector_norm", "predictor_norm", "projector_out_norm"):
             object.__setattr__(self, name, getattr(self, name) and tuple(getattr(self, name)))
         if self.predictor_range is not None:
-            low, high = (require_number("predictor_range", end) for end in self.predictor_range)
-            object.__setattr__(self, "predictor_range", (float(low), float(high)))
+            object.__setattr__(self, "predictor_range", tuple(map(float, self.predictor_range)))
         choices = {"stem": STEMS, "unbiased": (False, True), "predictor": (0, 1, 2)}
         choices |= {"target": (None, "ema"), "target_init": ("copy", "own")}
         for name, choice in choices.items():

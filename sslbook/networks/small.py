@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook._ambient import seeded, with_gradients
-from sslbook._check import require_one_of, require_whole
+from sslbook._check import require_one_of
 
 
 class Power(nn.Module):
@@ -19,7 +19,7 @@ class Power(nn.Module):
 
     def __init__(self, p: int = 2) -> None:
         super().__init__()
-        self.p = require_whole("p", p, least=1)
+        self.p = p
 
     def forward(self, u: Tensor) -> Tensor:
         """Return ``u ** p``, element by element: of degree ``p`` in every weight below."""
@@ -57,7 +57,7 @@ def mlp(
     act: "linear", "relu", "leaky_relu" or "power".  slope: of leaky ReLU below 0.  power: the degree of the monomial
     :math:`u^p`.  The piecewise linear ones are of degree 1, :math:`\psi(u) = \psi'(u)\, u`, for Theorem 1 of [tian2020].
     Weights are float64 unless ``dtype`` says otherwise, drawn by :func:`initialize` from ``seed``.
-    Raises TypeError or ValueError unless ``widths`` holds at least two positive whole numbers, and for another ``act``.
+    Raises ValueError unless ``widths`` holds at least two numbers, and for another ``act``.
 
     >>> mlp((4, 8, 3))
     Sequential(
@@ -66,7 +66,6 @@ def mlp(
       (2): Linear(in_features=8, out_features=3, bias=False)
     )
     """
-    widths = [require_whole("widths", width, least=1) for width in widths]
     if len(widths) < 2:
         raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
     between: dict[str, Callable[[], nn.Module]] = {"linear": nn.Identity, "relu": nn.ReLU}
