@@ -83,7 +83,6 @@ class Pipeline:
         """Raise ValueError, with an explanation, for values that can't be used; lists, as in JSON, become tuples."""
         keep_plain(self)
         require_whole("size", self.size, least=1)
-        require_whole("blur_kernel", self.blur_kernel, least=1)
         for name in ("flip", "jitter_probability", "grey", "blur"):
             require_number(name, getattr(self, name), least=0, most=1)
         for name in ("scale", "ratio", "jitter", "blur_sigma", "mean", "std"):
@@ -165,7 +164,6 @@ def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int 
     >>> random_view(images, PIPELINES["cifar10"], seed=1, view=0).shape
     torch.Size([8, 3, 32, 32])
     """
-    _require_pixels(pixels, pipeline)
     if pixels.is_floating_point():
         low, high = (float(end) for end in pixels.aminmax())
         if not (low >= 0 and high <= 1):
@@ -230,14 +228,10 @@ def _normalised(levels: Tensor, pipeline: Pipeline) -> Tensor:
 
 
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
-    """Raise ValueError for pixels that the pipeline can't take.
-
-    Of integers taken for shares of 1, or of channels that have another's mean, the views would be silently wrong.
-    """
+    """Raise ValueError for integers that would pass for shares of 1, and for channels that would have another's mean."""
     known = pixels.dtype == torch.uint8 or pixels.is_floating_point()
-    channels = (len(pipeline.mean),) if pipeline.mean else (1, 3)
-    if not (known and pixels.ndim == 4 and len(pixels) and pixels.shape[1] in channels):
-        wanted = f"{len(pipeline.mean) or '1 or 3'} channels and B > 0, uint8, or floating in [0, 1]"
+    if not known or pixels.ndim != 4 or pixels.shape[1] not in ((len(pipeline.mean),) if pipeline.mean else (1, 3)):
+        wanted = f"{len(pipeline.mean) or '1 or 3'} channels, uint8, or floating in [0, 1]"
         raise ValueError(f"pixels must be (B, C, H, W) of {wanted}, got {pixels.dtype} {tuple(pixels.shape)}")
 
 

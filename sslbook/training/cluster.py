@@ -77,14 +77,12 @@ def submit(
     hours: the longest that a job may take, 24 by default, and no end on this machine.  sbatch: more of its options, such as
     ``partition=gpu``, which overrule these.  options: of ``trainer.train``.
 
-    Raises ValueError without submitit or Slurm, or if Slurm refuses the jobs.
+    Raises ValueError without Slurm, or if Slurm refuses the jobs.
     """
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise ValueError("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
-    try:
-        import submitit
-    except ImportError:
-        raise ValueError("submitit is not installed: pip install '.[train]' in a checkout of the book") from None
+    import submitit
+
     waiting, slurm = [run for run in runs if not run.finished(root)], cluster == "slurm"
     executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
     executor.update_parameters(name="sslbook", timeout_min=60 * (hours or (24 if slurm else 24 * 365)))

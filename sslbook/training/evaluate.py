@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook._ambient import anywhere, copied, default_device_of, seeded
-from sslbook._check import require_number, require_tensor, require_whole
+from sslbook._check import require_number, require_whole
 from sslbook.images.datasets import Dataset
 from sslbook.training.augment import Pipeline, draws, plain
 
@@ -75,13 +75,10 @@ def embed(
     features: a function from ``(B, C, size, size)`` to ``(B, F)``, or a module, of which a copy runs in evaluation mode.
     device: by default, the device of a module's weights, or otherwise the CPU.
 
-    Raises ValueError if there are no images.
-
     >>> images = Dataset(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64), "black", 1)
     >>> embed(nn.Flatten(), images, Pipeline(8)).shape
     torch.Size([5, 64])
     """
-    batch = require_whole("batch", batch, least=1)
     weights = next(features.parameters(), None) if isinstance(features, nn.Module) else None
     features = copied(features).eval() if isinstance(features, nn.Module) else features
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
@@ -117,14 +114,15 @@ def knn_accuracy(
     cosine of the nearest neighbour.  At a small ``temperature`` :math:`\tau`, only the nearest neighbour counts.
     The features are ``(N, F)`` and ``(M, F)``, and the labels ``(N,)`` and ``(M,)``, all on one device.
 
-    Raises TypeError unless the features have a floating dtype and the labels an integer dtype.  Raises ValueError for
-    shapes that don't fit, empty sets, features that aren't finite, an unlabelled image, or a ``k`` outside ``1 .. N``.
+    Raises ValueError for shapes that don't fit, features that aren't finite, an unlabelled image, or a ``k`` outside
+    ``1 .. N``, and TypeError for features of an integer dtype.
 
     >>> directions, labels = torch.eye(3), torch.tensor([0, 1, 2])
     >>> knn_accuracy(directions, labels, 5 * directions, labels, k=1)
     1.0
     """
-    labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
+    _require_labelled(train_features, train_labels, test_features, test_labels)
+    labels, truth, classes = _numbered(train_labels, test_labels)
     k = require_whole("k", k, least=1, most=len(train_features))
     temperature = require_number("temperature", temperature, above=0)
     right = torch.zeros((), dtype=torch.int64, device=test_features.device)
@@ -159,24 +157,21 @@ def linear_probe(
     are as for :func:`knn_accuracy`; the order and initial weights depend only on ``seed``.  The defaults of
     ``epochs`` and ``lr`` suit the papers' 50,000 images; for a thousand images, try ``epochs=200, lr=1e-2``.
 
-    Raises TypeError and ValueError where :func:`knn_accuracy` does, and ValueError for numbers out of range.
+    Raises ValueError for features and labels for which :func:`knn_accuracy` does.
 
     >>> directions, labels = torch.eye(3).repeat(20, 1), torch.arange(60) % 3
     >>> linear_probe(directions, labels, directions, labels, epochs=200, lr=1e-2).final
     1.0
     """
-    labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
-    epochs = require_whole("epochs", epochs, least=1)
-    batch = require_whole("batch", batch, least=1)
-    lr = require_number("lr", lr, above=0)
-    weight_decay = require_number("weight_decay", weight_decay, least=0)
+    _require_labelled(train_features, train_labels, test_features, test_labels)
+    labels, truth, classes = _numbered(train_labels, test_labels)
     # Both by the training images' mean and deviation, with a column of ones; what never varies is only centred.
     train, test = train_features.double(), test_features.double()
     centre, spread = train.mean(0), train.std(0, correction=0)
     spread[spread <= 1e-6 * centre.abs()] = 1  # a constant and the last places of float32, which are 1.2e-7 apart
     x, y = (F.pad(((part - centre) / spread).float(), (0, 1), value=1.0) for part in (train, test))
 
-    generator = torch.Generator().manual_seed(require_whole("seed", seed, least=0))
+    generator = torch.Generator().manual_seed(int(seed))
     bound = 1 / math.sqrt(x.shape[1] - 1)
     start = torch.empty(x.shape[1], classes, dtype=x.dtype).uniform_(-bound, bound, generator=generator)
     weights = torch.nn.Parameter(start.to(x))
@@ -194,22 +189,18 @@ def linear_probe(
     return LinearAccuracy(curve[-1], max(curve), tuple(curve))
 
 
-def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur.
+def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> None:
+    """Raise ValueError where, by broadcasting, by a class of -1 or by a NaN, an accuracy would be silently wrong."""
+    for features, classes in ((train, labels), (test, truth)):
+        if features.shape != (len(classes), train.shape[-1]) or not classes.double().min() >= 0:
+            shapes = f"{tuple(features.shape)} and {tuple(classes.shape)}"
+            raise ValueError(f"features must be (N, F), and labels (N,), each a class from 0 on, got {shapes}")
+        _require_finite(features)
 
-    Without what :func:`knn_accuracy` refuses, by broadcasting or by a class of -1, an accuracy would be silently wrong.
-    """
-    require_tensor("floating", train_features=train, test_features=test)
-    if train.ndim != 2 or train.shape[1:] != test.shape[1:] or not (train.numel() and test.numel()):
-        shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
-        raise ValueError(f"train_features and test_features must be (N, F) and (M, F), each at least 1, got {shapes}")
-    for name, features, classes in (("train_labels", train, labels), ("test_labels", test, truth)):
-        require_tensor("integer", **{name: classes})
-        if classes.shape != features.shape[:1] or (least := int(classes.long().min())) < 0:
-            found = f"shape {tuple(classes.shape)}" if classes.shape != features.shape[:1] else f"a class of {least}"
-            raise ValueError(f"{name} must hold a class, from 0 on, for each of {len(features)} images, got {found}")
-    _require_finite(train_features=train, test_features=test)
-    found, numbers = torch.cat([labels.long(), truth.long()]).cpu().unique(return_inverse=True)
+
+def _numbered(labels: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur."""
+    found, numbers = torch.cat([labels, truth]).cpu().unique(return_inverse=True)
     labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])
     return labels, truth, len(found)
 
@@ -249,14 +240,13 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     al. 2023) uses singular values of uncentred features, so weak directions count for more.
 
     resolution: variation below this value, relative to the features' root mean square, counts as rounding error.  The
-    default is 4 units in the last place of the features' dtype, but at least 1e-10.  Raises TypeError unless the
-    features are a floating-point tensor, and ValueError for infinite values.
+    default is 4 units in the last place of the features' dtype, but at least 1e-10.  Raises ValueError for infinite
+    values, and TypeError for an integer dtype.
 
     >>> effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]]))  # two directions, equally strong
     tensor(2., dtype=torch.float64)
     """
-    require_tensor("floating", features=features)
-    _require_finite(features=features)
+    _require_finite(features)
     finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
     tiny, largest = torch.finfo(torch.float64).tiny, features.detach().double().abs().amax((-2, -1), keepdim=True)
     features = features.double() / torch.where(largest > 0, largest, 1)  # squares that are neither 0 nor infinite
@@ -273,27 +263,23 @@ def mean_cosine(features: Tensor) -> Tensor:
 
     It is 1 if all rows have one direction, as after a complete collapse, and at least :math:`-1/(N - 1)`.  Of unit vectors
     :math:`u_i` it is :math:`(\|\sum_i u_i\|^2 - N)/(N(N - 1))`, so that no pair is made.  A row of zeros has no direction,
-    and its cosines are 0.  Raises TypeError unless the features are a floating-point tensor, and ValueError for fewer
-    than two rows or infinite values.
+    and its cosines are 0.  Raises ValueError for fewer than two rows or infinite values.
 
     >>> mean_cosine(torch.tensor([[1.0, 0], [0, 1], [0, 5]]))  # of three pairs, one has one direction
     tensor(0.3333, dtype=torch.float64)
     """
-    require_tensor("floating", features=features)
     if features.ndim < 2 or features.shape[-2] < 2:
         raise ValueError(f"features must be (..., N, F) with N of at least 2, got {tuple(features.shape)}")
-    _require_finite(features=features)
+    _require_finite(features)
     units, count = _unit(features.double()), features.shape[-2]
     return (units.sum(-2).square().sum(-1) - count) / (count * (count - 1))
 
 
-def _require_finite(**features: Tensor) -> None:
-    """Raise ValueError, which says how many rows it is, where features ``(..., F)`` hold a NaN or an infinity."""
-    for argument, values in features.items():
-        bad = (~values.isfinite()).any(-1)
-        if not torch._C._functorch.is_functorch_wrapped_tensor(values) and bad.any():  # inside of vmap nobody can look
-            rows = f"{int(bad.sum())} of {bad.numel()} rows that are not"
-            raise ValueError(f"{argument} must be finite numbers, got {rows}: the network has diverged")
+def _require_finite(features: Tensor) -> None:
+    """Raise ValueError where features hold a NaN or an infinity; inside of vmap nobody can look."""
+    finite = features.isfinite().all()
+    if not torch._C._functorch.is_functorch_wrapped_tensor(finite) and not bool(finite):
+        raise ValueError("features must be finite numbers, and some are NaN or infinite: the network has diverged")
 
 
 # --- without labels: are different images still told apart? ----------------------------------------------------------

@@ -128,9 +128,8 @@ CHOICES = {"weights": ("augmented", "clean", "further"), "over": ("mean", "sum")
 def checked(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """An objective's settings, as they were given, numbers as floats.
 
-    Raises ValueError for a name or a setting that there is not, and ValueError or TypeError for a value that is not allowed.
+    Raises ValueError for a setting that there is not, and ValueError or TypeError for a value that is not allowed.
     """
-    require_one_of("objective", name, OBJECTIVES)
     allowed, found = TAKES[name], dict[str, Any](settings)
     for setting, value in settings.items():
         if setting not in allowed:

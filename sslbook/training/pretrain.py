@@ -206,9 +206,6 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
         hint = f": did you mean {below.parent}?" if below else ""
         raise FileNotFoundError(f"folder must be that of a run, with a whole checkpoint, and {place} holds none{hint}")
     settings = stored_settings(content["settings"])
-    if bool(settings.own) == (backbone is None):
-        needs = "give backbone, a network like it" if settings.own else "leave backbone out"
-        raise ValueError(f"{place} trained {'a network of your own' if settings.own else 'a ResNet-18'}: {needs}")
     inputs = content["model"]["projector.linears.0.weight"].shape[1]
     with in_float32(), seeded(settings.seed):
         encoder = build(settings.networks, settings.seed).encoder if backbone is None else backbone

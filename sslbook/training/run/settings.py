@@ -115,7 +115,7 @@ class Settings:
                 made[name] = float(require_number(name, getattr(self, name), **bounds))
         probes = self.probes if isinstance(self.probes, tuple | list) else (self.probes,)
         made["probes"] = tuple(require_whole("probes", epoch, least=1) for epoch in probes if epoch is not None)
-        made["betas"] = tuple(float(require_number("betas", beta, least=0, below=1)) for beta in self.betas)
+        made["betas"] = tuple(map(float, self.betas))
         for name in ("shuffle", "drop_last", "symmetric"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")

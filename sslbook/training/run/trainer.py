@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 import sslbook
 from sslbook._ambient import anywhere, in_float32, put_back, warn
-from sslbook._check import require_whole
 from sslbook._files import commit, remove_parts, write_text
 from sslbook._machine import GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
@@ -150,8 +149,6 @@ def train(
     ...     train(small, Path(there) / "run", device="cpu", stop_after=3, quiet=True)
     Result(run, stopped at step 3, 0 epochs, k-NN 39.00 %)
     """
-    if stop_after is not None:
-        require_whole("stop_after", stop_after, least=1)
     begun = time.monotonic()
     with in_float32(), asked_to_stop() as asked, contextlib.ExitStack() as stack:
         # Data: bytes, of which each step takes a batch, and labelled images by which representations are evaluated.

@@ -81,8 +81,8 @@ def test_bad_calls_get_a_sentence() -> None:
     train, labels, test, truth = problem(20)
     for call, sentence in (
         (lambda: knn_accuracy(train, labels, test, truth, k=21), "k must be at least 1 and at most 20, got 21"),
-        (lambda: knn_accuracy(train / 0, labels, test, truth, k=1), "train_features must be finite"),
-        (lambda: linear_probe(train, labels - 1, test, truth), "must hold a class, from 0 on, .* got a class of -1"),
+        (lambda: knn_accuracy(train / 0, labels, test, truth, k=1), "features must be finite"),
+        (lambda: linear_probe(train, labels - 1, test, truth), "each a class from 0 on"),
     ):
         with pytest.raises((ValueError, TypeError), match=sentence):
             call()

@@ -212,7 +212,7 @@ def test_the_weights_of_a_run_come_out(tmp_path: Path) -> None:
     assert (result["data"], result["images"], result["backbone"]) == (DATA.name, 256, str(small()))
     assert not {*REPLACED} & {*result["settings"]}
     for folder, backbone, sentence in (
-        ("run", None, "give backbone, a network"),
+        ("run", None, "backbone must be a network like the one"),
         ("run", nn.Linear(3, 4), "backbone must be a network like"),
         ("", small, r"folder must be that of a run.* did you mean .*run\?"),
     ):

@@ -19,7 +19,7 @@ BYOL = presets()["stl10-byol"].settings
 
 def test_what_is_not_allowed_gets_a_sentence() -> None:
     for change, sentence in (
-        ("dataset=cifar", "did you mean cifar10"),
+        ("dataset=cifar", "dataset must be one of cifar10, stl10"),
         ("shuffle=1", "shuffle must be true or false"),
         ("momentum=1", "momentum must be at least 0 and below 1"),
         ("lr=fast", "lr must be a number"),
