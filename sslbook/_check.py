@@ -20,10 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any
 
 
 class InputError(ValueError):
@@ -54,10 +51,9 @@ def hint(given: object, names: Iterable[str], cutoff: float = 0.4) -> str:
 
 
 def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
-    """Raise ValueError unless ``given`` is one of the names: ``loss must be one of …, got 'infonce'; did you mean …?``."""
+    """Raise ValueError, which lists the names, unless ``given`` is one of them."""
     if given not in (names := tuple(allowed)):
-        more = "".join(f"; {words}" for words in [hint(given, names)] if not words.startswith("there are "))
-        raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{more}")
+        raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}")
 
 
 def unknown(what: str, given: object, allowed: Iterable[str]) -> InputError:
@@ -107,44 +103,21 @@ def require_number(argument: str, given: object, **bounds: float) -> float:
     number = plain(given)
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
-    if not math.isfinite(number):
-        raise ValueError(f"{argument} must be finite, got {number}")
-    if not all(_BOUNDS[name][1](number, bound) for name, bound in bounds.items()):
+    if not (math.isfinite(number) and all(_BOUNDS[name][1](number, bound) for name, bound in bounds.items())):
         words = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
-        raise ValueError(f"{argument} must be {words}, got {number}")
+        raise ValueError(f"{argument} must be {words or 'finite'}, got {number}")
     return int(number) if isinstance(number, Integral) else float(number)
 
 
 def require_whole(argument: str, given: object, **bounds: int) -> int:
-    """:func:`require_number` of an integer type: 3, ``np.int64(3)``, ``torch.tensor(3)``, but not 3.0 and not True.
-
-    Raises TypeError for anything else, and ValueError outside of the ``bounds``, which :func:`require_number` explains.  The result
-    is Python's ``int``, which JSON can hold.
+    """:func:`require_number` of an integer type: 3, ``np.int64(3)`` or ``torch.tensor(3)``, but not 3.0.
 
     >>> require_whole("k", 3, least=1)
     3
     """
-    if not isinstance(plain(given), Integral) or isinstance(plain(given), bool):
+    if not isinstance(plain(given), Integral):
         raise TypeError(f"{argument} must be a whole number, got {reprlib.repr(given)}")
     return int(require_number(argument, given, **bounds))
-
-
-def require_tensor(kind: str, **tensors: Tensor) -> None:
-    """Raise TypeError, which names the argument, unless each is a torch tensor of a ``"floating"`` or an ``"integer"`` dtype.
-
-    Integers would be divided and rooted without a word; booleans, which would be a mask, and floating numbers can't be classes;
-    NumPy's arrays fail later, where nobody knows their name.
-    """
-    import torch  # seconds, which a list of options does not need
-
-    for argument, tensor in tensors.items():
-        given = isinstance(tensor, torch.Tensor)
-        floating = given and tensor.is_floating_point()
-        whole = given and not (floating or tensor.is_complex() or tensor.dtype == torch.bool)
-        if not (floating if kind == "floating" else whole):
-            words = f"{'a' if kind == 'floating' else 'an'} {kind} dtype"
-            got = tensor.dtype if given else type(tensor).__name__
-            raise TypeError(f"{argument} must be a torch tensor and have {words}, got {got}")
 
 
 def _whole(text: str, words: str, least: int, most: float = math.inf) -> int:

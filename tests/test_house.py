@@ -28,11 +28,11 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_494,
+    "sslbook": 8_363,
     "sslchapters": 16_498,
     "bookbuild": 3_194,
     "benchmarks": 486,
-    "tests": 10_824,
+    "tests": 10_815,
     "tools": 595,
 }
 """Lines of Python, which may only fall."""
