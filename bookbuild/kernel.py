@@ -148,7 +148,7 @@ def failures(notebook: NotebookNode, stopped: str) -> list[tuple[str, str]]:
         if errors:
             # with the way there, unless it is an assertion, whose message says all
             last = errors[-1]
-            short = last.ename in ("AssertionError", "Stopped") or not last.traceback
+            short = (last.ename in ("AssertionError", "Stopped") and last.evalue) or not last.traceback
             way = [f"{last.ename}: {last.evalue}"] if short else last.traceback
             found.append((ANSI.sub("", "\n".join(way)), cell.source))
     silent = [cell.source for cell in cells if cell.source.strip() and not (cell.outputs or cell.execution_count)]

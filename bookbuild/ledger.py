@@ -35,7 +35,7 @@ def all_numbers(book: Book, scale: str) -> list[Number]:
 
 
 def problems(entries: Sequence[Entry], numbers: Sequence[Number]) -> list[str]:
-    """Where ledger and notebooks contradict each other: an id that no claim has, a verdict that no check stands behind."""
+    """Where ledger and notebooks contradict each other: an id that no claim has, a verdict that no check of its chapter bears."""
     known = [entry.claim.id for entry in entries]
     lost = [number for number in numbers if number.id is not None and number.id not in known]
     found = [f"{number.chapter}: {number.name}: {unknown('id', str(number.id), known)}" for number in lost]
@@ -43,6 +43,10 @@ def problems(entries: Sequence[Entry], numbers: Sequence[Number]) -> list[str]:
         verdict = entry.claim.verdict
         if verdict != "open" and not entry.checks:
             found.append(f"{entry.claim.id}: its verdict is {verdict!r}, but no executed check carries its id")
+        if entry.checks and entry.claim.chapter not in (there := {check.chapter for check in entry.checks}):
+            found.append(
+                f"{entry.claim.id}: its chapter is {entry.claim.chapter!r}, but its checks are in {', '.join(sorted(there))}"
+            )
     return found
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sslbook._check import InputError
+from sslbook._check import InputError, unknown
 from sslchapters import data_files
 from sslchapters.data_files import read_yaml
 from sslchapters.running import SCALES
@@ -54,10 +54,9 @@ class Claim:
     errata: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"{self.id}: kind: got {self.kind!r}; allowed are {', '.join(KINDS)}")
-        if self.verdict not in VERDICTS:
-            raise InputError(f"{self.id}: verdict: got {self.verdict!r}; allowed are {'; '.join(VERDICTS)}")
+        for field, allowed in {"kind": KINDS, "verdict": VERDICTS, "paper": PAPERS}.items():
+            if (given := getattr(self, field)) not in allowed:
+                raise unknown(f"{self.id}: {field}", given, allowed)
 
 
 @dataclass(frozen=True)

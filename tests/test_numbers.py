@@ -55,6 +55,7 @@ def inspected(weight: Tensor, pixels: Tensor) -> list[float]:
 PAIR, VIEWS = (drawn(6, 4), drawn(6, 4)), drawn(6, 2, 4)
 PIXELS = torch.rand(4, 1, 8, 8, generator=DRAW).bfloat16().double()
 COSINES = {"info_nce": {"temperature": 0.3}, "decoupled": {"temperature": 0.3}, "clip": {"temperature": 0.3}}
+COSINES["sigmoid_pairs"] = {"scale": 4.0, "bias": -2.0}
 COSINES["supervised_contrastive"] = {"temperature": 0.3, "labels": LABELS}  # type: ignore[dict-item]
 CASES: dict[str, Case] = {
     "contrastive": Case(partial(sslbook.contrastive, temperature=0.3), PAIR),
@@ -99,6 +100,10 @@ def numbers_in(found: Any) -> Iterator[Tensor]:
         yield from (t for part in fields(found) for t in numbers_in(getattr(found, part.name)))
     elif isinstance(found, tuple | list):
         yield from (t for part in found for t in numbers_in(part))
+
+
+def test_each_loss_of_a_batch_is_a_case() -> None:
+    assert {loss.__name__ for loss in batch.WHOLE} <= CASES.keys()
 
 
 @pytest.mark.parametrize("name", CASES)

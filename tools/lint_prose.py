@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bookbuild.cells import minutes, parts
+from sslbook._check import hint
 from sslchapters.data_files import read_yaml
 from sslchapters.ledger import read_claims
 from sslchapters.values import named
@@ -278,6 +279,8 @@ RULES = (words, verdicts, claims, cells, teaching, exercises)
 def main(names: list[str]) -> int:
     """Print what each page owes; returns the exit status."""
     paths = [ROOT / "chapters" / f"{name}.md" for name in names] or sorted((ROOT / "chapters").rglob("*.md"))
+    if wrong := [path.stem for path in paths if not path.is_file()]:
+        raise SystemExit(f"there is no chapter {wrong[0]!r}; {hint(wrong[0], CHAPTERS)}")
     owed = 0
     for path in [path for path in paths if path.stem != "ledger"]:  # the build writes that one
         page = Page.read(path)

@@ -181,7 +181,16 @@ def of_two_views(z: Tensor, *, loss: str, **params: Any) -> Tensor:
     return pairs.contrastive(first, second, loss, **params)
 
 
-WHOLE = (info_nce, supervised_contrastive, decoupled, clip, sigmoid_pairs, spectral_contrastive, barlow_twins, vicreg)
+WHOLE = (
+    info_nce,
+    supervised_contrastive,
+    decoupled,
+    clip,
+    sigmoid_pairs,
+    spectral_contrastive,
+    barlow_twins,
+    vicreg,
+)
 LOSSES: dict[str, Callable[..., Tensor]] = {name: partial(of_two_views, loss=name) for name in pairs.OF_DISTANCES}
 LOSSES |= {loss.__name__: loss for loss in WHOLE}
 """All losses of the library by name, functions of ``z (..., N, V, D)`` and of their own keywords: the operators' registry."""

@@ -118,6 +118,7 @@ def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
     The paper has one negative.  For ``H`` of them we take the mean, not the sum: the partials by :math:`r_{k-}` are then
     ``-1/H`` each, and all partials still add up to ``beta`` whatever ``H`` is.
     """
+    _require_pairs(r_pos, r_neg)
     return (1.0 + beta) * r_pos - r_neg.mean(-1)
 
 
@@ -171,6 +172,7 @@ def exact(
     ``r_clean (..., H)`` are the distances :math:`r_k` of the *un-augmented* samples; ξ is the `pair_weight` of the loss named
     by ``weight``, and no gradient flows through it.  The paper sums over ``k`` (nothing here divides by ``H``).
     """
+    _require_pairs(r_pos, r_neg)
     xi = pair_weight(r_clean.detach(), weight, temperature=temperature, margin=margin)
     return (xi * (r_pos[..., None] - r_neg)).sum(-1)
 
@@ -185,6 +187,7 @@ def quadratic(r_pos: Tensor, r_neg: Tensor) -> Tensor:
     >>> quadratic(torch.tensor(1.0), torch.tensor([2.0, 4.0]))  # 1 - 6 / 3
     tensor(-1.)
     """
+    _require_pairs(r_pos, r_neg)
     return r_pos - r_neg.sum(-1) / (r_neg.shape[-1] + 1)
 
 

@@ -260,6 +260,8 @@ def _open(net: nn.Module, name: str, x: Tensor, given: torch.dtype) -> tuple[Ope
     if len(calls) != 1:
         raise ValueError(f"layer {name!r} must be applied once, it was applied {len(calls)} times: copy it for each")
     below, weight, out = calls[0]
+    if not isinstance(output, Tensor):
+        raise TypeError(f"net must return one tensor, got {type(output).__name__}")
     dtypes = {tensor.dtype for tensor in (below, weight, out, output)}
     if dtypes not in ({torch.float32}, {torch.float64}):
         kinds = sorted(map(str, dtypes))

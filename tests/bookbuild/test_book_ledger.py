@@ -33,6 +33,14 @@ def test_a_verdict_needs_a_check(verdict: str, write_book) -> None:
         ]
 
 
+def test_a_check_stands_in_the_chapter_that_its_claim_names(write_book) -> None:
+    claims = settled(write_book, "holds")
+    elsewhere = [number("gap", 1e-15, below=1e-12, chapter="goood")]
+    assert problems(join(claims, elsewhere), elsewhere) == [
+        "A-Thm1: its chapter is 'good', but its checks are in goood"
+    ]
+
+
 def test_the_page(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
     book = write_book(good="<<1>>")
     settled(lambda: book, "holds")

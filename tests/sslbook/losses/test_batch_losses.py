@@ -13,7 +13,7 @@ from losses_cases import GIVEN, LABELS, bound, views
 from torch import Tensor
 
 from sslbook.losses import pairs
-from sslbook.losses.batch import LOSSES, barlow_twins, decoupled, info_nce, supervised_contrastive
+from sslbook.losses.batch import LOSSES, WHOLE, barlow_twins, decoupled, info_nce, supervised_contrastive
 from sslbook.losses.pairs import OF_DISTANCES
 
 TAU = GIVEN["temperature"]
@@ -95,6 +95,10 @@ FORMULAS: dict[str, Callable[[Any], float]] = {
 
 COORDINATES = ("barlow_twins", "vicreg")  # which see more than inner products
 TWO_VIEWS = (*OF_DISTANCES.keys() - {"info_nce"}, *COORDINATES, "clip", "sigmoid_pairs")
+
+
+def test_each_loss_of_a_batch_has_its_formula_here() -> None:
+    assert {loss.__name__ for loss in WHOLE} == FORMULAS.keys()
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -177,3 +177,5 @@ def test_no_anchor_stands_for_another() -> None:
     r_pos, r_neg = distances(4, h=3)
     with pytest.raises(ValueError, match="r_neg must have the shape of r_pos"):
         info_nce(r_pos[:1], r_neg, TAU)
+    with pytest.raises(ValueError, match="r_neg must have the shape of r_pos"):
+        simple(r_pos[:1], r_neg)

@@ -195,6 +195,7 @@ NETWORKS: dict[str, Case] = {
         e=nn.Embedding(9, 4)),
     "flattened over the batch": whole(lambda net, x: net.b(net.a(x.flatten(0, 1))).view(len(x), -1), "first axis", (3, 4)),
     # --- outputs and numbers
+    "several outputs": above(lambda net, h, x: (net.b(h), h), "one tensor, got tuple"),
     "autocast within": whole(torch.autocast("cpu", torch.bfloat16)(lambda net, x: net.b(net.a(x))), "float32 or of float64",
         lambda: torch.ones(4, 4)),
     "a slope that isn't finite": above(lambda net, h, x: (net.b(h) - net.b(h).detach()).abs().sqrt(), "finite"),
