@@ -235,7 +235,6 @@ OF_DISTANCES: dict[str, Callable[..., Tensor]] = {
 """The losses of this module by name: functions of ``r_pos (...,)`` and ``r_neg (..., H)``, and of their own keywords."""
 
 
-@anywhere
 def contrastive(
     z1: Tensor,
     z2: Tensor,

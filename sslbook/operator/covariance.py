@@ -443,6 +443,8 @@ def relative_gap(value: Tensor, reference: Tensor) -> float:
 
     >>> relative_gap(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))  # off by 1, of 5
     0.2...
+    >>> relative_gap(torch.tensor(3.0), torch.tensor(2.0))
+    0.5
     """
     a, b = (part.detach().reshape(len(part) if part.ndim > 1 else 1, -1) for part in (value, reference))
     return float((a - b).norm(dim=1).max() / b.norm(dim=1).max())

@@ -61,7 +61,6 @@ class Pretrained(History):
 
 
 @anywhere
-@torch.enable_grad()
 def pretrain(
     images: Any,
     backbone: nn.Module | Callable[[], nn.Module],

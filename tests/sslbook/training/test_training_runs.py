@@ -9,12 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_cases import SET, done
+import torch
+from training_cases import SET, TINY, done
 
 from sslbook import cli
+from sslbook.images.datasets import load_dataset
+from sslbook.networks.siamese import Networks
 from sslbook.training import cluster
 from sslbook.training.papers import presets, run_of
 from sslbook.training.run import checkpoints
+from sslbook.training.run.settings import Settings
+from sslbook.training.run.step import Step
+from sslbook.training.run.trainer import load_data, train
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -52,6 +58,26 @@ def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None
     wanted = [f"{data}-simclr-beta-{beta}" for data in ("cifar10", "stl10") for beta in ("minus-0.5", "plus-0.2")]
     assert (head, [row.split()[0] for row in rows]) == ("A-Tab3:", wanted)
     assert said("A-Tab3", "plus", "cifar10").splitlines()[1:-1] == [rows[1]]
+
+
+def test_accuracy_is_measured_in_the_epochs_that_are_asked_for(tmp_path: Path) -> None:
+    settings = run_of("digits-simclr-nce", seed=0, epochs=7, changes=(*TINY, "evaluate=3", "probes=2")).settings
+    rows = train(settings, tmp_path, data=load_data(settings), quiet=True, device="cpu").rows
+    assert [row["epoch"] for row in rows if row.get("knn") is not None] == [0, 2, 3, 6, 7]
+    assert not torch.backends.cudnn.benchmark  # which is for a GPU
+
+
+def test_narrow_networks_and_own_ones_are_not_channels_last_on_a_processor() -> None:
+    """oneDNN would write behind its workspace."""
+    data = load_dataset("digits", "train").take(range(8))
+    own = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Conv2d(4, 4, 3), torch.nn.Flatten())
+    for width, backbone, wanted in ((8, None, False), (16, None, True), (64, (own, 64), False)):
+        settings = Settings(batch=8, pipeline="digits", networks=Networks(width=width, channels=1, stem="cifar"))
+        step = Step(settings, data, torch.device("cpu"), backbone, None, None, None)
+        kernels = [
+            kernel for kernel in step.model.encoder.parameters() if kernel.ndim == 4 and min(kernel.shape[1:]) > 1
+        ]
+        assert {kernel.stride(-1) > 1 for kernel in kernels} == {wanted}
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

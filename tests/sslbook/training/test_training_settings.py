@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from sslbook.networks.siamese import Networks
+from sslbook.training.augment import Pipeline
 from sslbook.training.papers import listing, presets, run_of, with_changes
 from sslbook.training.run.settings import FREE, Settings, stored_settings
 from sslbook.training.run.step import FACTOR, make_optimizer
@@ -30,6 +31,16 @@ def test_what_is_not_allowed_gets_a_sentence() -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             with_changes(Settings(), [change])
+
+
+def test_the_least_of_each_number_is_allowed_and_what_is_below_it_is_not() -> None:
+    for name, least in {"batch": 2, "epochs": 1, "subset": 1, "seed": 0, "reset": 0, "evaluate": 0}.items():
+        with_changes(Settings(), [f"{name}={least}"])
+        with pytest.raises(ValueError, match=f"{name} must be at least {least}"):
+            with_changes(Settings(), [f"{name}={least - 1}"])
+    assert Pipeline(1, jitter=(0, 0, 0, 0.5), scale=(1, 1), grey=1, flip=0).size == 1
+    with pytest.raises(ValueError, match="jitter"):
+        Pipeline(1, jitter=(0, 0, 0, 0.51))
 
 
 def test_changes_are_read_as_what_they_are_for() -> None:
