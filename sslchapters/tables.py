@@ -277,8 +277,9 @@ def as_text(columns: Sequence[str], rows: Rows) -> str:
     return "\n".join(text)
 
 
-def as_html(caption: str, columns: Sequence[str], rows: Rows) -> str:
-    """A table with a header cell for each of ``columns``; the first cell of each of ``rows`` heads its row; minus signs are set."""
+def as_html(caption: str, columns: Sequence[str], rows: Rows) -> Any:
+    """A table for a page, with a header cell for each of ``columns``; the first cell of each row heads it; minus signs are set."""
+    from IPython.display import HTML  # a command that prints a table or makes a record needs none
 
     def row(cells: Iterable[str]) -> str:
         return "\n".join(("    <tr>", *(f"      {cell}" for cell in cells), "    </tr>\n"))
@@ -289,7 +290,7 @@ def as_html(caption: str, columns: Sequence[str], rows: Rows) -> str:
         row((f'<th scope="row">{name}</th>', *(f"<td>{cell}</td>" for cell in cells))) for name, *cells in body
     )
     parts = f"  <thead>\n{head}  </thead>\n  <tbody>\n{lines}  </tbody>\n"
-    return f'<table class="table"><caption>{escape(caption)}</caption>\n{parts}</table>'
+    return HTML(f'<table class="table"><caption>{escape(caption)}</caption>\n{parts}</table>')
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

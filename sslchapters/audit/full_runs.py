@@ -168,8 +168,6 @@ def filled(sheet: PaperTable, found: Sequence[Line], seeds: Sequence[int], **mor
 
 def on_page(name: str, seeds: Sequence[int], root: Path) -> Any:
     """A printed table for a page: the paper's number in each cell, after a bar ours, of a run or its record; one row upright."""
-    from IPython.display import HTML  # a command that prints the table needs none
-
     sheet = paper_tables()[name]
     found = filled(sheet, lines(sheet, seeds, root, recorded=_recorded(name)), seeds)
     (_, *columns), made = form.cells(replace(found, measures={"best": 1}), brief=True)
@@ -177,7 +175,7 @@ def on_page(name: str, seeds: Sequence[int], root: Path) -> Any:
     if len(rows) == 1:
         columns, rows = ["%"], [list(pair) for pair in zip(columns, rows[0][1:], strict=True)]
     caption = f"{name}: accuracy in percent, as printed; after a bar ours, where it is made"
-    return HTML(form.as_html(caption, ("", *columns), rows))
+    return form.as_html(caption, ("", *columns), rows)
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sslchapters.byol.runs import MEASURES, NONE, Ablation, Norm, Recipe, Shape
-from sslchapters.tables import Filled, Rows, as_html, batchnorm_modes, fill, number, printed, spread
+from sslchapters.tables import Filled, as_html, batchnorm_modes, fill, number, printed, spread
 
 DIGITS = Recipe()
 EMA = 0.97
@@ -78,13 +78,6 @@ def filled(name: str, found: Mapping[str, Mapping[str, Tensor]]) -> Filled:
     return fill(printed(name), trials, {"accuracy": 1, "rank": 1, "likeness": 3}, comparable=False)
 
 
-def html_table(caption: str, heads: Sequence[str], rows: Rows) -> Any:
-    """A table for the page; its rows begin with their names."""
-    from IPython.display import HTML  # a command that prints the table needs none
-
-    return HTML(as_html(caption, heads, rows))
-
-
 def html_listing(table: Filled, caption: str) -> Any:
     """A row a cell: its name, the paper's number, ours of the first measure with its deviation, means of the others."""
     (first, digits), *others = table.measures.items()
@@ -94,4 +87,4 @@ def html_listing(table: Filled, caption: str) -> Any:
         ours = number(*spread(entry.found.get(first, ())), digits)
         rest = (number(spread(entry.found.get(m, ()))[0], None, d) for m, d in others)
         rows.append(("; ".join(entry.at[axis] for axis in said), number(*entry.printed, digits), ours, *rest))
-    return html_table(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), rows)
+    return as_html(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), rows)

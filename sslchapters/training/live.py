@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,15 +22,16 @@ from torch.nn import functional as F
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.losses import pairs
-from sslbook.networks.siamese import Networks, Siamese, build
-from sslbook.training import augment, objectives
+from sslbook.networks.siamese import Networks, build
+from sslbook.training import augment, evaluate, objectives
 from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.evaluate import knn_accuracy, mean_cosine
 from sslbook.training.papers import run_of
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.step import Batches
+from sslbook.training.run.step import Batches, Step
 from sslbook.training.run.trainer import train
+from sslchapters.records import rounded
 from sslchapters.sweep import Study
 
 STEADY = ("schedule=constant", "evaluate=0")
@@ -48,18 +48,22 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Course:
-    """Runs of one kind, a column a seed, a row a look: after so many ``epochs``, the first before training.
+    """Runs of one kind, looked at after so many ``epochs``, the first time before training.
 
-    loss: the last epoch's mean, of nothing before the first.  knn: accuracy in [0, 1].
-    likeness: mean cosine of two different test images' embeddings.
+    loss: the last epoch's mean, ``(seeds,)``.  gauges: by name, ``(looks, seeds)``: knn, accuracy in [0, 1]; likeness, the mean
+    cosine of two different test images' embeddings; and the columns of `sslbook.training.evaluate.measure`.
     embeddings: ``(looks, N, D)`` of the test images, by the first seed's network.
     """
 
     epochs: tuple[int, ...]
-    loss: Tensor
-    knn: Tensor
-    likeness: Tensor
+    loss: np.ndarray
+    gauges: Mapping[str, np.ndarray]
     embeddings: Tensor
+
+    def left(self) -> np.ndarray:
+        """The distance of two views of an image over that of two images, after over before training, ``(seeds,)``."""
+        ratio = (1 - self.gauges["view_cosine"]) / (1 - self.gauges["embedding_cosine"])
+        return np.asarray(ratio[-1] / ratio[0])
 
 
 def settings_of(name: str, seed: int, epochs: int) -> Settings:
@@ -73,41 +77,41 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
 
     A stop is a checkpoint, and what follows a resumed run: the weights are those of a run that was never stopped.
     """
-    looks, found = tuple(range(0, epochs + 1, every)), []
+    looks, loss, found = tuple(range(0, epochs + 1, every)), [], []
     for seed in seeds:
         # One epoch more than is made, or the linear protocol would run at the end.
         settings = settings_of(name, seed, epochs + 1)
         data = datasets.load_dataset(settings.dataset, "train"), datasets.load_dataset(settings.dataset, "test")
-        steps = Batches(settings, len(data[0])).per_epoch
-        seen = [look(build(settings.networks, settings.seed), settings, *data, loss=float("nan"))]
+        step = Step(settings, data[0], torch.device("cpu"))
+        steps, seen = Batches(settings, len(data[0])).per_epoch, [look(step, settings, *data)]
         with tempfile.TemporaryDirectory() as folder:
             for epoch in looks[1:]:
                 stopped = train(settings, Path(folder), stop_after=epoch * steps, data=data, device="cpu", quiet=True)
-                seen.append(look(stopped.model, settings, *data, loss=stopped.rows[-1]["loss"]))
+                step.model = stopped.model
+                seen.append(look(step, settings, *data))
+        loss.append(stopped.rows[-1]["loss"])
         found.append(seen)
-    loss, knn, likeness = (
-        torch.tensor([[seen[k] for seen in of_seed] for of_seed in found], dtype=torch.float64).T for k in range(3)
-    )
-    return Course(looks, loss, knn, likeness, torch.stack([seen[3] for seen in found[0]]))
+    rows = [[row for row, _ in seen] for seen in found]
+    gauges = {key: np.array([[row[key] for row in of_seed] for of_seed in rows]).T for key in rows[0][0]}
+    return Course(looks, np.array(loss), gauges, torch.stack([embeddings for _, embeddings in found[0]]))
 
 
-def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
-    """The record ``training-digits``: the page's run of SimCLR for more seeds; the loss from the first epoch on."""
-    found = course("SimCLR", seeds, epochs=8, every=2)
-    values = {name: getattr(found, name).T.tolist() for name in ("loss", "knn", "likeness")}
-    return {"epochs": list(found.epochs), **values, "loss": [row[1:] for row in values["loss"]]}
+def _recorded_values(seeds: Sequence[int]) -> dict[str, object]:
+    """The record ``training-digits``: the page's runs, and BYOL, for more seeds, as ``runs[name]`` of `Course`."""
+    found = {name: course(name, seeds, epochs=8, every=8) for name in RUNS}
+    return {"runs": {name: rounded({"loss": one.loss, **one.gauges}, 6) for name, one in found.items()}}
 
 
 @torch.no_grad()
-def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset, loss: float) -> tuple[Any, ...]:
-    """What :class:`Course` has of the model as it is now, in evaluation mode; its own mode is put back."""
-    pipeline, mode = PIPELINES[settings.pipeline], model.training
-    model.eval()
+def look(step: Step, settings: Settings, known: Dataset, asked: Dataset) -> tuple[dict[str, float], Tensor]:
+    """A row of :class:`Course` and its embeddings, by the step's model as it is now; accuracy and likeness in evaluation mode."""
+    pipeline, mode = PIPELINES[settings.pipeline], step.model.training
+    model = step.model.eval()
     ours, theirs = (model.encoder(plain(part.pixels, pipeline)) for part in (asked, known))
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
-    accuracy = knn_accuracy(theirs, known.labels, ours, asked.labels)
-    return loss, accuracy, float(mean_cosine(embeddings)), embeddings
+    found = {"knn": knn_accuracy(theirs, known.labels, ours, asked.labels), "likeness": float(mean_cosine(embeddings))}
+    return found | evaluate.measure(step, settings), embeddings
 
 
 def resumed_apart(seed: int) -> dict[str, float]:
@@ -189,7 +193,7 @@ def _worker(rank: int, world: int, port: int, folder: str, seed: int) -> None:
     distributed.leave()
 
 
-STUDIES = {"training-digits": Study(_simclr_values, tuple(range(8)))}
+STUDIES = {"training-digits": Study(_recorded_values, tuple(range(8)))}
 
 
 # --- Views of photographs --------------------------------------------------------------------------------------------
@@ -278,21 +282,14 @@ def gaps(pipeline: Pipeline, count: int, seed: int) -> dict[str, float]:
 
 BARE = replace(augment.PIPELINES["stl10"], size=48, jitter=(0.0,) * 4, jitter_probability=1.0, grey=0.0, blur=0.0)
 """Crop and mirror image alone, of the papers' views for STL-10, smaller."""
-FULL = augment.PIPELINES["stl10"].jitter
 FAINT = 1e-3
 """Of a level of one, added to mean slopes, so that a flat view has a number too."""
 
 
 def jittered(strength: float) -> Pipeline:
     """:data:`BARE` with so many times the papers' strengths of brightness, contrast, saturation and hue, for every image."""
-    first, second, third, hue = (strength * full for full in FULL)
+    first, second, third, hue = (strength * full for full in augment.PIPELINES["stl10"].jitter)
     return replace(BARE, jitter=(first, second, third, hue))
-
-
-def redness(views: Tensor) -> Tensor:
-    """Red's share of a view's light, ``(N, 3, H, W)`` to ``(N,)``: a third of a grey view's."""
-    light = views.mean((2, 3))
-    return light[:, 0] / light.sum(1)
 
 
 def edges(views: Tensor) -> Tensor:
@@ -310,22 +307,4 @@ def drawn(images: Tensor, pipeline: Pipeline, views: int = 8, seed: int = 0) -> 
 def agreement(views: Sequence[Tensor], number: Callable[[Tensor], Tensor]) -> float:
     """Correlation over images of a number of one view with that of another, in the mean over pairs of views."""
     found = np.corrcoef(np.stack([number(view).double().numpy() for view in views]))
-    count = len(found)
-    return float((found.sum() - count) / (count * (count - 1)))
-
-
-def shares(strengths: Sequence[float], images: Tensor) -> dict[str, list[float]]:
-    """:func:`agreement` of :func:`redness` and of :func:`edges` at each strength."""
-    walls = [drawn(images, jittered(strength)) for strength in strengths]
-    return {
-        "colour": [agreement(views, redness) for views in walls],
-        "edges": [agreement(views, edges) for views in walls],
-    }
-
-
-def alone(images: Tensor, seed: int = 0) -> dict[str, float]:
-    """:func:`agreement` of colour under one ingredient at its full strength, by its name; grey for one view in five."""
-    rows = zip(("brightness", "contrast", "saturation", "hue"), np.diag(FULL).tolist(), strict=True)
-    each = {name: replace(BARE, jitter=tuple(row)) for name, row in rows}
-    each["grey"] = replace(BARE, grey=0.2)
-    return {name: agreement(drawn(images, pipeline, seed=seed), redness) for name, pipeline in each.items()}
+    return float((found.sum() - len(found)) / (len(found) * (len(found) - 1)))

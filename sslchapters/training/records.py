@@ -314,13 +314,6 @@ def span(values: Mapping[str, Any], name: str) -> np.ndarray:
     return np.asarray(np.exp(entr(shares).sum(axis=1)))
 
 
-def table(caption: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Any:
-    """A row a name, as HTML; the first of ``heads`` stands above the names."""
-    from IPython.display import HTML  # a command that makes a record needs none
-
-    return HTML(as_html(caption, heads, [(name, *row) for name, row in rows.items()]))
-
-
 def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | None = None) -> Any:
     """A line a run, of a record's or those with ``names``: k-NN and linear accuracy at the end, mean and
     deviation over seeds if there are several, mean rank, and mean span."""
@@ -330,17 +323,18 @@ def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | N
         spread = f" ±\N{NO-BREAK SPACE}{numbers.std(ddof=1):.1f}" if len(numbers) > 1 else ""
         return f"{numbers.mean():.1f}{spread}"
 
-    rows = {
-        COURSES[name].label: (
+    rows = [
+        (
+            COURSES[name].label,
             percent(name, "knn"),
             percent(name, "linear"),
             f"{last(values, name, 'rank').mean():.1f}",
             *([f"{span(values, name).mean():.1f}"] if "axes" in found else []),
         )
         for name, found in ((name, values["last"][name]) for name in names or values["last"])
-    }
+    ]
     heads = ("trained with", "k-NN, %", "linear, %", "rank", "embeddings' rank")
-    return table(caption, heads[: 1 + len(next(iter(rows.values())))], rows)
+    return as_html(caption, heads[: len(rows[0])], rows)
 
 
 def _study(names: Iterable[str], seeds: Iterable[int], changes: Sequence[str] = HALF) -> Study:
