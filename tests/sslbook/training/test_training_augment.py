@@ -40,6 +40,12 @@ def choose_box(height: int, width: int, pipeline: Pipeline, stream: random.Rando
     return (height - h) // 2, (width - w) // 2, h, w
 
 
+def test_each_decision_of_a_view_has_a_number_of_its_own() -> None:
+    jitter = range(augment.JITTER.start, augment.JITTER.stop)
+    taken = [*range(augment.CROP_NUMBERS), augment.FLIP, *jitter, augment.GREY, augment.BLUR, augment.SIGMA]
+    assert taken == list(range(augment.NUMBERS))
+
+
 def test_boxes_have_the_reference_samplers_distribution() -> None:
     often_central, draw = Pipeline(32, scale=(0.9, 1.0)), draws(SAMPLES, seed=11, step=3, view=0)
     for pipeline, height, width in ((CIFAR, 32, 32), (often_central, 20, 60), (often_central, 60, 20)):
