@@ -92,6 +92,8 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "Finished already" in capsys.readouterr().out
     asked += ["--set", "schedule=constant"]  # which doesn't know how long the run is
     assert cli.main([*asked, "--epochs", "2", "--set", "probes=1"]) == 0
+    assert cli.main([*asked, "--epochs", "3", "--set", "probes=1"]) == 0
+    assert "going on after step" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):  # it has that row, and the weights of a longer run
         cli.main(asked)
     assert re.search(r"the checkpoint in .* is at step \d+, past the \d+ of this run", capsys.readouterr().err)
