@@ -258,14 +258,6 @@ def minutes(text: str) -> int:
     return max(1, round(words / 180 + boxes.count("$$") / 4))
 
 
-def reading(folder: Path, part: str) -> int:
-    """Minutes for a chapter without its exercises, or for what lies between two labels of it: ``useful:sec-probe:sec-rivals``."""
-    name, *labels = part.split(":")
-    text = words(json.loads((folder / f"{name}.ipynb").read_text(encoding="utf-8"))).partition("\n## Exercises")[0]
-    begin, end = (text.index(f"({label})=") if label else None for label in [*labels, "", ""][:2])
-    return minutes(text[begin:end])
-
-
 @functools.lru_cache(maxsize=64)
 def time_of(notebook: Path) -> str:
     """How long a chapter takes to read and took to run: ``31 min to read · runs in 60 s``, of its executed notebook."""

@@ -78,7 +78,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive(cells.MAP, cells.BookMap)
     app.connect("doctree-resolved", cells.set_map)
     app.add_directive("canvas", canvas.Canvas)
-    for name in (*ROLES[1:], "ran", "minutes"):  # the first is MyST-NB's own
+    for name in (*ROLES[1:], "ran"):  # the first is MyST-NB's own
         app.add_role(name, Told())
     app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
     app.connect("doctree-read", _unique_ids)
@@ -116,9 +116,8 @@ def _unique_ids(app: Sphinx, doctree: nodes.document) -> None:
 
 
 class Told(SphinxRole):
-    """``{ran}`training-exact epochs` ``: what was run, as the record itself says; ``{minutes}`intro useful:sec-probe:` ``: the time
-    that it takes to read chapters, or parts of them (`cells.reading`); ``{interval}``, ``{least}`` and ``{most}``: a number of this
-    page's notebook, or of another's (``page.md::name:.1f``).
+    """``{ran}`training-exact epochs` ``: what was run, as the record itself says; ``{interval}``, ``{least}`` and ``{most}``: a
+    number of this page's notebook, or of another's (``page.md::name:.1f``).
 
     The last three say in a sentence how sure a number is, or which side it bounds; `sslchapters.values.printed` rounds.
     """
@@ -132,9 +131,6 @@ class Told(SphinxRole):
 
     def told(self) -> nodes.Node:
         """The number or word, in its sentence."""
-        if self.name == "minutes":
-            folder = Path(self.env.srcdir, self.env.docname).parent
-            return nodes.Text(str(sum(cells.reading(folder, part) for part in self.text.split())))
         if self.name == "ran":
             record, _, part = self.text.partition(" ")
             told = recorded(record).ran(part)

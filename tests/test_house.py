@@ -30,9 +30,9 @@ LONGEST = 630
 BUDGETS = {
     "sslbook": 8_377,
     "sslchapters": 16_497,
-    "bookbuild": 3_199,
+    "bookbuild": 3_187,
     "benchmarks": 486,
-    "tests": 10_887,
+    "tests": 10_886,
     "tools": 598,
 }
 """Lines of Python, which may only fall."""
