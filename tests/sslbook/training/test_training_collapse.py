@@ -115,6 +115,30 @@ def test_a_large_common_part_of_the_embeddings_is_no_collapse() -> None:
         assert bool(words) == bool(told)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"variance": 1e-3, "view_cosine": 0.6}, "the variance of the embeddings is 0.10%"),
+        ({"variance": 1e-3, "view_cosine": 0.95}, ""),  # small, but the views of an image are nearer: learnt
+        ({"embedding_cosine": 0.995, "view_cosine": 0.996}, "a mean cosine of 0.9950"),
+        ({"embedding_cosine": 0.995, "view_cosine": 0.999}, ""),
+        ({"embedding_rank": 1.7}, "the embeddings take 1.7 directions"),
+        ({"embedding_rank": 1.9}, ""),
+    ],
+)
+def test_what_is_small_is_a_collapse_only_where_views_are_no_nearer(change: dict[str, float], said: str) -> None:
+    before = {
+        "variance": 1.0,
+        "embedding_cosine": 0.2,
+        "view_cosine": 0.6,
+        "embedding_rank": 20.0,
+        "feature_rank": 20.0,
+    }
+    found = evaluate.collapse(before | change, before, length=True)
+    assert said in found
+    assert bool(found) == bool(said)
+
+
 def test_what_is_measured_is_what_a_step_sees() -> None:
     """By hand: two views by their own draws, BatchNorm by the batch."""
     run = pretrain(DIGITS.pixels[:64], net, epochs=1, batch=64, lr=1e-9, pipeline=VIEWS, device="cpu", quiet=True)
