@@ -9,8 +9,6 @@ The stub says each name once, for type checkers, for editors and for Python; who
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import functools
 import importlib
 import math
@@ -33,6 +31,8 @@ def nearest(name: object, names: Iterable[str], cutoff: float = 0.4) -> list[str
     >>> nearest("widht", ["width", "weight", "batch"])
     ['width', 'weight']
     """
+    import difflib  # milliseconds, as argparse below, which `import sslbook` does not need
+
     known = {known.casefold(): known for known in names}
     return [known[near] for near in difflib.get_close_matches(str(name).casefold(), list(known), n=3, cutoff=cutoff)]
 
@@ -122,6 +122,8 @@ def require_whole(argument: str, given: object, **bounds: int) -> int:
 
 def _whole(text: str, words: str, least: int, most: float = math.inf) -> int:
     """A whole number of a command line; raises ArgumentTypeError, with the ``words`` for what is allowed, for anything else."""
+    import argparse
+
     if not text.isdigit() or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {words}")
     return int(text)

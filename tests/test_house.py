@@ -28,7 +28,7 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_377,
+    "sslbook": 8_379,
     "sslchapters": 16_497,
     "bookbuild": 3_187,
     "benchmarks": 486,
