@@ -28,7 +28,7 @@ LONGEST = 630
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": 8_379,
+    "sslbook": 8_376,
     "sslchapters": 16_497,
     "bookbuild": 3_187,
     "benchmarks": 486,

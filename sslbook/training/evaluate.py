@@ -121,8 +121,7 @@ def knn_accuracy(
     >>> knn_accuracy(directions, labels, 5 * directions, labels, k=1)
     1.0
     """
-    _require_labelled(train_features, train_labels, test_features, test_labels)
-    labels, truth, classes = _numbered(train_labels, test_labels)
+    labels, truth, classes = _numbered(train_features, train_labels, test_features, test_labels)
     k = require_whole("k", k, least=1, most=len(train_features))
     temperature = require_number("temperature", temperature, above=0)
     right = torch.zeros((), dtype=torch.int64, device=test_features.device)
@@ -163,8 +162,7 @@ def linear_probe(
     >>> linear_probe(directions, labels, directions, labels, epochs=200, lr=1e-2).final
     1.0
     """
-    _require_labelled(train_features, train_labels, test_features, test_labels)
-    labels, truth, classes = _numbered(train_labels, test_labels)
+    labels, truth, classes = _numbered(train_features, train_labels, test_features, test_labels)
     # Both by the training images' mean and deviation, with a column of ones; what never varies is only centred.
     train, test = train_features.double(), test_features.double()
     centre, spread = train.mean(0), train.std(0, correction=0)
@@ -189,17 +187,16 @@ def linear_probe(
     return LinearAccuracy(curve[-1], max(curve), tuple(curve))
 
 
-def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> None:
-    """Raise ValueError where, by broadcasting, by a class of -1 or by a NaN, an accuracy would be silently wrong."""
+def _numbered(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur.
+
+    Raises ValueError where, by broadcasting, by a class of -1 or by a NaN, an accuracy would be silently wrong.
+    """
     for features, classes in ((train, labels), (test, truth)):
         if features.shape != (len(classes), train.shape[-1]) or not classes.double().min() >= 0:
             shapes = f"{tuple(features.shape)} and {tuple(classes.shape)}"
             raise ValueError(f"features must be (N, F), and labels (N,), each a class from 0 on, got {shapes}")
         _require_finite(features)
-
-
-def _numbered(labels: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur."""
     found, numbers = torch.cat([labels, truth]).cpu().unique(return_inverse=True)
     labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])
     return labels, truth, len(found)
